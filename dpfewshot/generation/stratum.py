@@ -211,6 +211,7 @@ class StratumRun:
             run: the name of the child's run.
         """
         self.lock, self.reservation, self.away = threading.RLock(), None, False
+        self._late = []
         self.key = replace(self.key, run=run)
 
     def hand_over(self) -> None:

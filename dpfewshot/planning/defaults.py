@@ -72,11 +72,10 @@ class _Option:
 
 @dataclass(frozen=True)
 class _Scored:
-    """An option, with its σ/M and its noise on the mean at the smallest stratum."""
+    """An option, with its σ/M at the smallest stratum."""
 
     option: _Option
     noise: float
-    noise_on_mean: float
 
 
 def decide(
@@ -119,7 +118,7 @@ def _mechanism(
     top_k = min(TOP_K, vocabulary_size)
     if given is not None:
         given.check(vocabulary_size)
-        known = [_Scored(option, 0.0, 0.0) for option in options]
+        known = [_Scored(option, 0.0) for option in options]
         return given, known if len(known) == 1 else _scored(planner, given, options), []
     if planner.budget is None:
         gaussian = Gaussian(top_k=top_k, contrast=0.5)
@@ -191,7 +190,7 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
         try:
             planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
             noise = planned.noise_multiplier / option.settings.prompts_per_draw
-            scored.append(_Scored(option, noise, planned.noise_on_mean or 0.0))
+            scored.append(_Scored(option, noise))
         except InvalidPlan as refusal:  # the mechanism does not suit these draws
             refusals.append(refusal)
     if not scored:
