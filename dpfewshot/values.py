@@ -304,8 +304,8 @@ class Demonstration:
         text: the synthetic text.
         label: the label that it demonstrates.
         token_count: tokens released for it.
-        finished: whether the model ended it. Else it was cut at `max_tokens`, and after its last whole
-            sentence if it has one.
+        finished: whether the model ended it. Else `max_tokens` or a sparse vector did, and it is cut after
+            its last whole sentence if it has one.
         certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".

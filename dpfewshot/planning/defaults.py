@@ -4,9 +4,9 @@ The inputs are n of each stratum, (ε, δ), T, the caps of the prompts, V, a lim
 and the number of prompts that the backend keeps: no private number enters.
 
 The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
-the least σ/M at the smallest stratum, whose noise is the greatest. For each R, M is as large as the work, the
-smallest stratum and the backend allow. The mechanism is `SoftmaxChoice`, or `PublicCentred` where draws have
-a fixed size (docs/decisions/defaults.md).
+the least σ/M at the smallest stratum, whose noise is the greatest, or fewer draws with at most 10 % more. For
+each R, M is as large as the work, the smallest stratum and the backend allow. The mechanism is
+`SoftmaxChoice`, or `PublicCentred` where draws have a fixed size (docs/decisions/defaults.md).
 """
 
 from __future__ import annotations

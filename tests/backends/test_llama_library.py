@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dpfewshot.backends.llama_cpp import library
 from dpfewshot.errors import BackendError
+from tests.support import inside
 
 STRUCTS = {
     "llama_model_default_params": library.MODEL_FIELDS,
@@ -103,3 +105,23 @@ def test_a_library_that_does_not_load_is_told_apart(monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", fail)
     with pytest.raises(BackendError, match=r"does not load: .*libgomp1"):
         library.load_library()
+
+
+@pytest.mark.parametrize(
+    ("system", "used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX2 = 1 | ", True)]
+)
+def test_amx_kernels_are_not_used(system: bytes, used: bool) -> None:
+    """The process may end in them, so that only a stand-in can show it on every machine."""
+    asked: list[bool] = []
+
+    def load(_path: bytes, parameters: SimpleNamespace) -> None:
+        asked.append(parameters.use_extra_bufts)
+
+    stand_in = SimpleNamespace(
+        llama_model_default_params=lambda: SimpleNamespace(n_gpu_layers=-1, use_extra_bufts=True),
+        llama_print_system_info=lambda: system,
+        llama_model_load_from_file=load,
+    )
+    with pytest.raises(BackendError, match="cannot load the model file"):
+        inside.load_gguf(stand_in, Path("model.gguf"))
+    assert asked == [used]

@@ -5,6 +5,7 @@ A change inside of the package is followed here, and nowhere else in the tests.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
@@ -166,3 +167,10 @@ apart = identifiers._apart
 
 recognizers = identifiers._recognizers
 """Presidio's recognisers, kept: to load them again, and to see what they log without us."""
+
+
+def load_gguf(library: Any, path: Path) -> Any:
+    """Load a model file by these functions of llama.cpp."""
+    from dpfewshot.backends.llama_cpp.model import _load
+
+    return _load(library, path, 0)

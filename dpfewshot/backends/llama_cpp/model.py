@@ -238,8 +238,8 @@ def _load(library: Library, path: Path, gpu_layers: int) -> Any:
         )
     parameters = library.llama_model_default_params()
     parameters.n_gpu_layers = ALL_LAYERS if gpu_layers < 0 else gpu_layers
-    # Kernels for AMX crash if GCC 12 compiled them, as Debian 12 does: it drops stores to their tile
-    # configuration. Without these buffers they are not used; weights in bf16 do not need them to be fast.
+    # Kernels for AMX ended the process at their first instruction, ldtilecfg, where Debian 12's GCC 12 had
+    # compiled them. Without these buffers they are not used.
     parameters.use_extra_bufts = b"AMX_INT8 = 1" not in library.llama_print_system_info()
     model = library.llama_model_load_from_file(str(path).encode(), parameters)
     if not model:
