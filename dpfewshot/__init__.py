@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from dpfewshot.releases.calibration import release_calibration as release_calibration
     from dpfewshot.releases.choice import Candidate as Candidate
     from dpfewshot.releases.choice import Choice as Choice
-    from dpfewshot.releases.choosing import choose as choose
+    from dpfewshot.releases.choosing import choose as choose, search as search
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
+    from dpfewshot.releases.variations import Variations as Variations
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
     from dpfewshot.values import (
@@ -95,6 +96,7 @@ _HOMES = {
     "Settings": "dpfewshot.planning.settings",
     "Synthesizer": "dpfewshot.synthesizer",
     "Task": "dpfewshot.tasks",
+    "Variations": "dpfewshot.releases.variations",
     "accounting": "dpfewshot",
     "as_records": "dpfewshot.records",
     "audit": "dpfewshot",
@@ -111,6 +113,7 @@ _HOMES = {
     "read_records": "dpfewshot.records",
     "release_calibration": "dpfewshot.releases.calibration",
     "release_labels": "dpfewshot.releases.labels",
+    "search": "dpfewshot.releases.choosing",
     "tasks": "dpfewshot",
 }
 if not TYPE_CHECKING:  # type checkers re-export the imports above, and cannot read this list

@@ -2,16 +2,18 @@
 
 A part of the units is held out from generation. A Poisson sample of it is divided once more: some units score
 all candidates, and permute-and-flip (McKenna and Sheldon 2020) chooses one; the others measure the chosen one
-and the prompt without demonstrations. Every unit serves one release at most, so both have the full ε, and the
-accuracy is not that of the units that chose. Proof: docs/proofs/choice.md.
+and the prompt without demonstrations. A search has a part of the units for each of its rounds, and what one
+round chose may decide what the next one tries. Every unit serves one release at most, so all of them have the
+full ε, and the accuracy is not that of the units that chose. Proof: docs/proofs/choice.md.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,12 +23,18 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.releases.choice import Candidate, Choice, baseline_of, checked_candidates
+from dpfewshot.releases.choice import (
+    MOST_CANDIDATES,
+    Candidate,
+    Choice,
+    baseline_of,
+    checked_candidates,
+)
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
@@ -64,13 +72,18 @@ _SLICES: Final = 5
 """Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
 
 
+Proposer = Callable[[Sequence[Candidate]], Iterable[Candidate | Sequence[object]]]
+"""Given the prompts that the rounds before chose, returns those to try next. It never sees a record."""
+
+
 @redacts_errors(DPFewShotError, "the choice")
 def choose(
     task: Task,
     records: Iterable[Record] | object,
     backend: LogprobBackend | Sequence[LogprobBackend],
-    candidates: Iterable[Candidate | Sequence[object]],
+    candidates: Iterable[Candidate | Sequence[object]] | Proposer,
     *,
+    rounds: int = 1,
     budget: PrivacyBudget,
     account: Account | None = None,
     population: Population = None,
@@ -92,7 +105,8 @@ def choose(
         backend: the trusted model that will use the demonstrations; or several models, whose scores are
             averaged, as a proxy for one that must not see records. Each must state batch invariance.
         candidates: sequences of released demonstrations, of which an empty one is zero-shot, or `Candidate`
-            objects. All of them are public.
+            objects. All of them are public. Or what names them in each round: see `search`.
+        rounds: of a search.
         budget: its ε is what the choice spends, and no δ.
         account: as in `Synthesizer`.
         population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
@@ -122,13 +136,16 @@ def choose(
         BudgetExceeded: the account does not allow it; nothing is scored or spent.
         LedgerError: as in `Synthesizer`; nothing is drawn.
     """
-    listed = checked_candidates(task, candidates)
+    first = checked_candidates(task, candidates(()) if callable(candidates) else candidates)
     models = _models(backend)
     check_whole("scored_units", scored_units)
+    check_whole("rounds", rounds)
     if score not in (ACCURACY, LIKELIHOOD):
         raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
     if balanced and task.labels is None:
         raise InvalidPlan("balanced=True needs a task with labels of its own")
+    if rounds > 1 and not callable(candidates):
+        raise InvalidPlan(f"rounds={rounds} needs a proposer, which names the candidates of each round")
     cost, checked, certified = _cost(budget), as_records(records, unit=unit), random_source is None
     payment = open_payment(
         task,
@@ -139,13 +156,18 @@ def choose(
         holdout=holdout,
     )
     mechanism = _Mechanism(cost.as_target().epsilon, scored_units, payment.population)
-    baseline = baseline_of(listed)
-    prompts = listed if baseline in listed else (*listed, baseline)
-    scorers = [[_scorer(task, model, one, record_token_cap) for model in models] for one in prompts]
+    baseline = baseline_of(first)
+
+    def prompt_of(candidate: Candidate) -> _Prompt:
+        return _Prompt(candidate, [_scorer(task, model, candidate, record_token_cap) for model in models])
+
+    tried = [prompt_of(one) for one in first]
+    plain = next((one for one in tried if one.candidate == baseline), None) or prompt_of(baseline)
     weights = _weights(payment.counts) if balanced else {}
     details: Details = {
         "mechanism": "choice",
-        "candidates": len(listed),
+        "candidates": len(first),
+        "rounds": rounds,
         "models": len(models),
         "score": score,
         "balanced": int(balanced),
@@ -154,25 +176,39 @@ def choose(
     }
     with payment.reserved(
         sampled_cost(cost, mechanism.sampling_rate, mechanism.rate) if certified else None,
-        uses=2,
+        uses=rounds + 1,
         noise_multiplier=scale_of(mechanism.rate),
         details=details,
     ) as reservation:
-        chooses, measures = mechanism.sampled(payment.units, weights, random_source)
-        steps = (len(listed) + len(prompts)) * len(models) * _SLICES
-        with scoring_progress(steps, on_progress) as advance:  # a model that fails here has cost nothing
-            chosen_by = [chooses.outcomes(each, advance) for each in scorers[: len(listed)]]
-            measured = [measures.outcomes(each, advance) for each in scorers]
-        permit = charged(reservation, scorers[0])
-        sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
-        index = Selection(mechanism.rate).choose(np.array(sums, dtype=np.int64), permit, random_source)
-        compared = list(dict.fromkeys((index, prompts.index(baseline))))
-        accuracies = _accuracies(
-            measures.cells([measured[each] for each in compared]), mechanism.rate, permit, random_source
-        )
+        *parts, measures = mechanism.sampled(payment.units, weights, rounds + 1, random_source)
+        select = Selection(mechanism.rate).choose
+
+        def scored(
+            chooses: _Part, listed: Sequence[_Prompt], number: int
+        ) -> tuple[Integers, dict[_Prompt, Outcomes]]:
+            prompts = list(dict.fromkeys((*listed, plain))) if number == rounds else []
+            steps = (len(listed) + len(prompts)) * len(models) * _SLICES
+            with scoring_progress(steps, on_progress) as advance:
+                chosen_by = [chooses.outcomes(one.scorers, advance) for one in listed]
+                measured = {one: measures.outcomes(one.scorers, advance) for one in prompts}
+            sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
+            return np.array(sums, dtype=np.int64), measured
+
+        scores, measured = scored(parts[0], tried, 1)  # a model that fails here has cost nothing
+        permit = charged(reservation, tried[0].scorers)
+        winners = [tried[select(scores, permit, random_source)]]
+        for chooses in parts[1:]:
+            proposed = _proposed(candidates, [one.candidate for one in winners], task, prompt_of)
+            listed, tried = [winners[-1], *proposed], tried + proposed
+            scores, measured = scored(chooses, listed, len(winners) + 1)
+            for scorer in listed[0].scorers:
+                scorer.check_backend()
+            winners.append(listed[select(scores, permit, random_source)])
+        cells = measures.cells([measured[one] for one in dict.fromkeys((winners[-1], plain))])
+        accuracies = _accuracies(cells, mechanism.rate, permit, random_source)
     return Choice(
-        index=index,
-        candidate=listed[index],
+        index=tried.index(winners[-1]),
+        candidate=winners[-1].candidate,
         accuracy=accuracies[0],
         baseline=accuracies[-1],
         spent=cost.as_spend() if certified else None,
@@ -184,12 +220,61 @@ def choose(
     )
 
 
+def search(
+    task: Task,
+    records: Iterable[Record] | object,
+    backend: LogprobBackend | Sequence[LogprobBackend],
+    *,
+    proposer: Proposer,
+    budget: PrivacyBudget,
+    rounds: int = 2,
+    **options: Any,
+) -> Choice:
+    """Search for the prompt that labels the records best: `choose` in rounds that build on each other.
+
+    All rounds together cost the ε of one choice, for each has its own part of the sampled units.
+
+    Args:
+        task: as in `choose`.
+        records: as in `choose`.
+        backend: as in `choose`.
+        proposer: names the candidates of a round, given what the rounds before it chose; `Variations` is one.
+            The winner of a round stays in the next one.
+        budget: its ε is what the search spends, and no δ.
+        rounds: at least 1. Each has 1/(rounds + 1) of the sampled units; the last part measures.
+        options: the others of `choose`.
+
+    The errors are those of `choose`, with one difference: the first round is charged when it chooses, so a
+    model that fails later leaves ε spent. A proposer that fails then, or names a candidate that cannot be
+    used, only causes a warning.
+    """
+    return choose(task, records, backend, proposer, rounds=rounds, budget=budget, **options)
+
+
 def _cost(budget: PrivacyBudget) -> Amount:
     """(ε, 0): what an account of the same budget can pay."""
     epsilon = Amount.of_budget(budget).epsilon
     if not epsilon:
         raise InvalidPlan(f"epsilon must be at least 1e-12, not {budget.epsilon}")
     return Amount(epsilon, 0)
+
+
+def _proposed(
+    propose: object, winners: Sequence[Candidate], task: Task, prompt_of: Callable[[Candidate], _Prompt]
+) -> list[_Prompt]:
+    """What a proposer wants to try next. The budget is spent by now: what fails here only warns."""
+    found: list[_Prompt] = []
+    try:
+        proposals = list(propose(tuple(winners))) if callable(propose) else []
+    except Exception as error:  # noqa: BLE001 - somebody else's code, which saw public things alone
+        warnings.warn(f"the proposer failed ({error}): its round keeps the winner", stacklevel=3)
+        return found
+    for one in proposals[:MOST_CANDIDATES]:
+        try:
+            found.append(prompt_of(*checked_candidates(task, [one])))
+        except (InvalidPlan, InvalidTask) as error:
+            warnings.warn(f"a proposed candidate is left out: {error}", stacklevel=3)
+    return found
 
 
 def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[LogprobBackend, ...]:
@@ -232,6 +317,14 @@ def _accuracies(
     noise = Noise(scale_of(rate), terms=counts.ndim)
     by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
     return [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]
+
+
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """A candidate and what scores it, for each model."""
+
+    candidate: Candidate
+    scorers: Sequence[Scorer] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -299,10 +392,13 @@ class _Mechanism:
         return amplified(Fraction(self.epsilon), self.sampling_rate)
 
     def sampled(
-        self, units: UnitSequence, weights: Mapping[str, Fraction], random_source: RandomSource | None
-    ) -> tuple[_Part, _Part]:
-        """Sample each unit by itself, and put it in the part that chooses or in the one that measures."""
+        self,
+        units: UnitSequence,
+        weights: Mapping[str, Fraction],
+        count: int,
+        random_source: RandomSource | None,
+    ) -> list[_Part]:
+        """Sample each unit by itself, and put it in one of so many parts: each serves one release."""
         q = self.sampling_rate
-        drawn, parts = _core.poisson_subsets(len(units), q.numerator, q.denominator, 2, random_source)
-        chooses, measures = (units.chosen(drawn[parts == part]) for part in range(2))
-        return _Part.of(chooses, weights), _Part.of(measures, weights)
+        drawn, parts = _core.poisson_subsets(len(units), q.numerator, q.denominator, count, random_source)
+        return [_Part.of(units.chosen(drawn[parts == part]), weights) for part in range(count)]

@@ -156,7 +156,7 @@ def test_units_of_several_records_count_once() -> None:
 
 def test_a_unit_chooses_or_measures_or_does_neither() -> None:
     units = each_a_unit(private_records())
-    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, None)
+    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, 2, None)
     chooses, measures = ({record.text for record in part.records} for part in parts)
     assert not chooses & measures
     for part in (chooses, measures):
