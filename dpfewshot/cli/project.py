@@ -7,7 +7,7 @@ needs no model before one is loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import wraps
@@ -34,6 +34,7 @@ from dpfewshot.values import (
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.generation.telemetry import Observer
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.population import Population
     from dpfewshot.planning.settings import Settings
@@ -364,13 +365,14 @@ class Project:
         }
         return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
 
-    def synthesizer(self, *, resuming: bool = False) -> Synthesizer:
+    def synthesizer(self, *, resuming: bool = False, observers: Iterable[Observer] = ()) -> Synthesizer:
         """Read the records, load the model and plan. Spends nothing.
 
         What needs no model is checked before it is loaded, the account too.
 
         Args:
             resuming: whether an earlier run has reserved some of the plan already.
+            observers: are told what is released.
 
         Raises:
             DPFewShotError: the input is wrong; says what in one line.
@@ -405,6 +407,7 @@ class Project:
             labels=options.labels or None,
             account=opened or account.opened(*run, budget if isinstance(budget, PrivacyBudget) else None),
             settings=settings,
+            observers=observers,
         )
         for warning in synthesizer.plan.warnings:
             warn(in_options(warning))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from dpfewshot.account.account import Account
     from dpfewshot.backends import LogprobBackend
+    from dpfewshot.generation.telemetry import Observer
     from dpfewshot.synthesizer import Synthesizer
     from dpfewshot.values import Records, StoredRecords
 
@@ -116,9 +117,15 @@ class ProjectFile:
         )
 
     @redacts_errors(None)
-    def synthesizer(self) -> Synthesizer:
-        """Read the records, load the model, open the account and plan. Spends nothing."""
-        return self.project.synthesizer()
+    def synthesizer(self, *, resuming: bool = False, observers: Iterable[Observer] = ()) -> Synthesizer:
+        """Read the records, load the model, open the account and plan. Spends nothing.
+
+        Args:
+            resuming: whether an earlier process may have reserved this plan, for `generate_all(resume=True)`:
+                then the account need not have room for a second one.
+            observers: are told what is released, as by `Synthesizer`.
+        """
+        return self.project.synthesizer(resuming=resuming, observers=observers)
 
 
 @redacts_errors(None)

@@ -1,11 +1,10 @@
-"""A pool of demonstrations, generated ahead of requests at a fixed public pace.
+"""A plan's demonstrations, published at a fixed public pace.
 
 The time of a generation depends on the records that it draws, so a caller who waits for one measures them.
-Here no caller waits. Every `pace` seconds a generation begins and the previous result becomes available.
-The times depend on the clock and on earlier callers alone, so what callers see, times included, is
-post-processing of what was released.
+Here no caller waits. A background task generates the plan, and every `pace` seconds one more demonstration
+becomes available. What callers see, times included, is then post-processing of what was released.
 
-A generation that exceeds the pace is observable. The pool then stops for good, and every answer says so.
+A demonstration that is not finished when its turn comes is observable. The pool then publishes no more.
 Choose a pace at which this does not happen: docs/how-to/service.md.
 """
 
@@ -13,96 +12,116 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import secrets
+from collections.abc import Callable
 
 import dpfewshot as dpf
+from dpfewshot.errors import RunTakenOver
 
 LOGGER = logging.getLogger("examples.service")
 
-Refusal = tuple[type[dpf.DPFewShotError], str]
-"""Type and message; the exception itself would keep the objects of its traceback."""
-
-
-class NotReady(Exception):
-    """No demonstration is ready; one may be after the next pace."""
+BUDGET, LATE, LEDGER, MODEL = "budget", "late", "ledger", "model"
+"""Why the pool does not publish: the first two do not pass by themselves."""
 
 
 class Pool:
-    """Keeps a few demonstrations of each label ready.
+    """Generates a plan once, whoever restarts or however many replicas there are.
+
+    The ledger keeps what is released. A restart continues there, and a finished plan is only read.
 
     Args:
-        synthesizer: generates them from its own plans.
+        open_synthesizer: called for each attempt; its account must be a ledger's.
         pace: seconds per demonstration, several times those of the slowest generation.
-        ahead: ready demonstrations of a label at most.
+
+    Attributes:
+        labels: those of the plan.
+        ready: the published demonstrations, in the order of their release.
+        problem: why no more are published at present; None if nothing is wrong.
     """
 
-    def __init__(self, synthesizer: dpf.Synthesizer, *, pace: float, ahead: int = 4) -> None:
+    def __init__(self, open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) -> None:
         self.pace = pace
-        self._synthesizer = synthesizer
-        self._ahead = ahead
-        labels = [label for stratum in synthesizer.plan.strata for label in stratum.labels]
-        self._ready: dict[str, deque[dpf.Demonstration]] = {label: deque() for label in labels}
-        self._refused: dict[str, Refusal] = {}
+        self.ready: list[dpf.Demonstration] = []
+        self.problem: str | None = None
+        self._open = open_synthesizer
+        self._synthesizer = open_synthesizer()
+        plan = self._synthesizer.plan
+        self.labels = [label for stratum in plan.strata for label in stratum.labels]
+        self._planned = plan.demonstrations
 
-    def take(self, label: str) -> dpf.Demonstration:
-        """A ready demonstration, at once.
+    @property
+    def complete(self) -> bool:
+        """Whether every planned demonstration is published."""
+        return len(self.ready) == self._planned
 
-        Raises:
-            NotReady: none is ready.
-            InvalidPlan: the label is not planned.
-            BudgetExceeded, BackendError, LedgerError: the label's last generation failed with it.
-        """
-        self._synthesizer.plan.stratum_of(label)
-        if self._ready[label]:
-            return self._ready[label].popleft()
-        if label in self._refused:
-            kind, message = self._refused[label]
-            raise kind(message)
-        raise NotReady
+    @property
+    def account(self) -> dpf.Account | None:
+        """What pays."""
+        return self._synthesizer.account
 
     async def fill(self) -> None:
-        """Generates one demonstration a pace while the service runs."""
-        loop = asyncio.get_running_loop()
-        tick = loop.time()
+        """Publishes the plan. Tries again after an outage, and once another replica must be done."""
         while True:
-            tick += self.pace
-            label = self._next()
-            if label is None:
-                await asyncio.sleep(tick - loop.time())
-                continue
-            making = asyncio.create_task(self._make(label))
             try:
-                await asyncio.sleep(tick - loop.time())
-                finished = making.done()
-            finally:
-                making.cancel()
-            if not finished:
-                LOGGER.error("a generation took longer than the pace: the pool is closed")
-                self._refused = dict.fromkeys(self._ready, (dpf.BackendError, "the pool is closed"))
+                await self._publish()
+            except RunTakenOver:
+                # a public time, and not the same one for every replica
+                paces = self._planned + 1 + secrets.randbelow(self._planned)
+                LOGGER.info("another replica generates: reading its results after %d paces", paces)
+            except dpf.LedgerError:
+                self.problem, paces = LEDGER, 1
+            except dpf.BackendError:
+                self.problem, paces = MODEL, 1
+            except dpf.BudgetExceeded as error:
+                LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
+                self.problem = BUDGET
                 return
-            self._publish(label, making.result())
+            else:
+                return
+            finally:
+                await asyncio.to_thread(self._close)
+            await self._reopen(paces)
 
-    def _next(self) -> str | None:
-        """The label with the fewest ready; None if all have enough or are out of budget."""
-        wanted = [
-            label
-            for label, ready in self._ready.items()
-            if len(ready) < self._ahead and not self._spent(label)
-        ]
-        return min(wanted, key=lambda label: len(self._ready[label]), default=None)
-
-    def _spent(self, label: str) -> bool:
-        return label in self._refused and issubclass(self._refused[label][0], dpf.BudgetExceeded)
-
-    async def _make(self, label: str) -> dpf.Demonstration | Refusal:
+    async def _publish(self) -> None:
+        """Generates with the present synthesizer, and publishes one demonstration a pace."""
+        synthesizer, made = self._synthesizer, list[dpf.Demonstration]()
+        if await asyncio.to_thread(lambda: synthesizer.has_run() and not synthesizer.unfinished):
+            self.ready = list(await synthesizer.agenerate_all(resume=True))  # draws nothing
+            return
+        loop = asyncio.get_running_loop()
+        run = asyncio.create_task(synthesizer.agenerate_all(resume=True, on_demonstration=made.append))
+        tick = loop.time()
         try:
-            return await self._synthesizer.agenerate(label)
-        except dpf.DPFewShotError as error:
-            return type(error), str(error)
+            while not self.complete:
+                tick += self.pace
+                await asyncio.sleep(tick - loop.time())
+                if len(made) > len(self.ready):
+                    self.ready, self.problem = made[: len(self.ready) + 1], None
+                elif run.done():
+                    await run  # raises what ended it
+                else:
+                    LOGGER.error("a generation took longer than the pace: nothing more is published")
+                    self.problem = LATE
+                    return
+        finally:
+            run.cancel()
+            await asyncio.wait([run])  # it ends at its next token
+            if not run.cancelled():
+                run.exception()  # it was raised above, or comes too late to matter
 
-    def _publish(self, label: str, made: dpf.Demonstration | Refusal) -> None:
-        self._refused.pop(label, None)
-        if isinstance(made, dpf.Demonstration):
-            self._ready[label].append(made)
-        else:
-            self._refused[label] = made
+    async def _reopen(self, paces: int) -> None:
+        while True:
+            await asyncio.sleep(paces * self.pace)
+            try:
+                self._synthesizer = await asyncio.to_thread(self._open)
+            except (dpf.LedgerError, dpf.BackendError):
+                paces = 1
+            else:
+                return
+
+    def _close(self) -> None:
+        """Settles a finished run, and leaves an unfinished one to whoever resumes it."""
+        try:
+            self._synthesizer.close()
+        except dpf.LedgerError:
+            LOGGER.warning("the ledger did not record that this run ended; what it reserved stays spent")

@@ -337,6 +337,16 @@ def test_python_has_the_same(made: Run) -> None:
     assert (account.unit, account.budget) == ("customer_id", project.budget)
 
 
+def test_python_resumes_a_plan_that_used_the_account_up(made: Run) -> None:
+    assert made("--version")[0] == 0
+    with dpf.load().synthesizer() as synthesizer:
+        before = synthesizer.generate_all(resume=True)
+    with pytest.raises(dpf.BudgetExceeded):
+        dpf.load().synthesizer()
+    with dpf.load().synthesizer(resuming=True) as synthesizer:
+        assert [one.text for one in synthesizer.generate_all(resume=True)] == [one.text for one in before]
+
+
 def test_no_error_holds_the_records(made: Run) -> None:
     assert made("--version")[0] == 0
     edit(shots="shots = 1\nprompts_per_draw = 2000")

@@ -1,16 +1,19 @@
-"""The example service under load: real servers of two workers, real sockets, one budget."""
+"""The example service in processes of its own, on real sockets: killed, restarted, attacked, side by side."""
 
 from __future__ import annotations
 
+import re
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,85 +25,150 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 16
-SENTENCE = "my parcel is late"
-SERVERS = {
-    "uvicorn": ["uvicorn", "--workers", "2", "--log-level", "warning", "--fd", "{fd}"],
-    "gunicorn": [
-        "gunicorn", "--preload", "--workers", "2", "--worker-class", "uvicorn_worker.UvicornWorker",
-        "--log-level", "warning", "--bind", "fd://{fd}",
-    ],
-}  # fmt: skip
+ONE_PLAN = dpf.PrivacyBudget(epsilon=2, delta=1e-6)
+PATIENCE = 60
+BAD_REQUESTS = {
+    "a body that is not asked for": b"GET /demonstrations HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n{",
+    "an unknown label": b"GET /demonstrations?label=praise HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a label that is not UTF-8": b"GET /demonstrations?label=%ff%fe HTTP/1.1\r\nHost: a\r\n\r\n",
+    "control characters": b"GET /demonstrations?label=%00%0a%0dX:x%1b[31m HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no HTTP": b"\x00\xff\r\n\r\n",
+    "a request line without end": b"GET /" + b"a" * 100_000,
+    "another method": b"POST /demonstrations HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n",
+}
+
+
+@dataclass
+class Service:
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def get(self, path: str) -> Any:
+        return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE)
+
+    def lines(self) -> list[dict[str, object]]:
+        answer = self.get("/demonstrations")
+        return answer.json() if answer.status_code == 200 else []
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if until():
+                    return
+            except httpx.TransportError:
+                assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @contextmanager
-def service(server: str, ledger: str, opens: str) -> Iterator[str]:
-    """The address of a server of two workers, on a socket that is bound here: no port is guessed."""
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
-        words = [word.format(fd=listening.fileno()) for word in SERVERS[server]]
+def service(ledger: str, log: Path, *, seconds: float = 0) -> Iterator[Service]:
+    """One process, on a socket that is bound here: no port is guessed."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening, log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", *words, "tests.support.scripted_service:app"],
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "--fd",
+                str(listening.fileno()),
+                "tests.support.scripted_service:app",
+            ],
             cwd=ROOT,
             pass_fds=[listening.fileno()],
-            env=environment(LEDGER=ledger, SERVICE_OPENS=opens),
+            env=environment(LEDGER=ledger, SERVICE_SECONDS=str(seconds)),
+            stdout=output,
+            stderr=output,
         )
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+        port = listening.getsockname()[1]
+    try:
+        yield Service(process, port)
+    finally:
+        process.terminate()
+        process.wait(timeout=PATIENCE)
 
 
-def wait_for(address: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            assert httpx.get(f"{address}/budget", timeout=5).status_code == 200
-        except httpx.TransportError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'budget.db'}"
 
 
-@pytest.mark.parametrize(
-    ("server", "opens", "database"), [("uvicorn", "after", "postgresql"), ("gunicorn", "before", "sqlite")]
-)
-def test_two_workers_never_overspend_one_budget(
-    server: str, opens: str, database: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """Room for one plan a label, which one of the workers has; the other one refuses."""
-    ledger = f"sqlite:///{tmp_path / 'budget.db'}"
-    if database == "postgresql":
-        ledger = str(request.getfixturevalue("postgresql_url"))
-    budget = dpf.PrivacyBudget(epsilon=3, delta=1e-5)
-    with dpf.BudgetLedger.open(ledger) as opened:
-        account = opened.create("tickets", budget)
-        with service(server, ledger, opens) as address:
-            wait_for(address)
-            assert is_well(int(address.rpartition(":")[2]))
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "service.log"
 
-            def ask(number: int) -> tuple[int, str]:
-                label = ("refund", "delivery")[number % 2]
-                answer = httpx.post(f"{address}/demonstrations/{label}", timeout=60)
-                body = answer.json()
-                return answer.status_code, body.get("text", body.get("error"))
 
-            answers: Counter[tuple[int, str]] = Counter()
-            asked: Counter[tuple[int, str]] = Counter()
-            deadline = time.monotonic() + 90
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                while answers[200, SENTENCE] < 2 or set(asked) != {(403, "budget")}:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.2)
-                    asked = Counter(pool.map(ask, range(AT_ONCE)))
-                    answers += asked
-            told = httpx.get(f"{address}/budget", timeout=30).json()
-            assert httpx.post(f"{address}/demonstrations/praise", timeout=30).status_code == 404
-        assert not is_well(int(address.rpartition(":")[2]))  # it has ended
-        # a plan of eight draws a label serves one demonstration of five
-        assert set(answers) <= {(200, SENTENCE), (403, "budget"), (503, "pool")}
-        assert answers[200, SENTENCE] == 2
-        assert account.entries == 2
-        assert 1.9 < account.spent.epsilon <= 2.0
-        assert told["spent"]["epsilon"] == account.spent.epsilon
+def created(url: str, budget: dpf.PrivacyBudget = ONE_PLAN) -> dpf.Account:
+    return dpf.open_account(url, "tickets", create=budget)
+
+
+def raw(port: int, request: bytes) -> int:
+    """The status of the answer to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        connection.sendall(request)
+        if not request.endswith(b"\r\n\r\n") and b"\r\n\r\n" not in request:
+            connection.shutdown(socket.SHUT_WR)
+        found = re.match(rb"HTTP/1\.1 (\d+)", connection.recv(100))
+    assert found
+    return int(found[1])
+
+
+def test_a_kill_neither_charges_twice_nor_loses_a_finished_text(url: str, log: Path) -> None:
+    account = created(url)
+    with service(url, log, seconds=0.15) as killed, ThreadPoolExecutor(4) as callers:
+        killed.wait(lambda: len(killed.lines()) == 1)  # the second is in progress
+        before, spent = killed.lines(), account.spent
+        asking = [callers.submit(killed.lines) for _ in range(20)]
+        killed.process.kill()
+        assert killed.process.wait() == -signal.SIGKILL
+        failures = [failure for each in asking if (failure := each.exception()) is not None]
+        assert all(isinstance(failure, httpx.TransportError) for failure in failures)
+    with service(url, log) as restarted:
+        restarted.wait(lambda: len(restarted.lines()) == 2)
+        after = restarted.lines()
+    assert before[0] in after
+    assert account.entries == 2  # one reservation a label
+    assert account.spent.epsilon <= 2.0
+    assert account.spent.epsilon >= spent.epsilon
+
+
+def test_two_replicas_share_one_plan(postgresql_url: str, log: Path) -> None:
+    account = created(postgresql_url, dpf.PrivacyBudget(epsilon=9, delta=1e-5))  # a second plan would fit
+    with service(postgresql_url, log, seconds=0.15) as first:
+        first.wait(lambda: bool(first.lines()))
+        with service(postgresql_url, log) as second:  # takes over in the middle
+            second.wait(lambda: len(second.lines()) == 2)
+            first.wait(lambda: len(first.lines()) == 2)
+            assert first.lines() == second.lines()
+    assert account.entries == 2
+    assert 1.9 < account.spent.epsilon <= 2.0
+
+
+def test_replicas_that_start_at_once_never_overspend(url: str, log: Path) -> None:
+    account = created(url)
+    with service(url, log) as one, service(url, log) as other:
+        one.wait(lambda: one.get("/demonstrations").status_code in {200, 403})
+        other.wait(lambda: other.get("/demonstrations").status_code in {200, 403})
+        assert 0 < account.spent.epsilon <= 2.0
+    assert account.entries <= 2
+
+
+def test_callers_get_a_clear_refusal_whatever_they_send(url: str, log: Path) -> None:
+    created(url, dpf.PrivacyBudget(epsilon=1, delta=1e-6))  # no room for the plan
+    with service(url, log) as running:
+        running.wait(lambda: running.get("/demonstrations").status_code == 403)
+        assert is_well(running.port)
+        assert running.get("/ready").status_code == 503
+        with socket.create_connection(("127.0.0.1", running.port)) as slow:
+            slow.sendall(b"GET /demonstrations HTTP/1.1\r\n")  # and waits
+            statuses = {name: raw(running.port, sent) for name, sent in BAD_REQUESTS.items()}
+        assert is_well(running.port)
+        assert all(400 <= status < 500 for status in statuses.values()), statuses
+        assert set(running.get("/openapi.json").json()["paths"]) == {"/demonstrations", "/health", "/ready"}
+    assert not is_well(running.port)  # it has ended
+    assert running.process.returncode in {0, -signal.SIGTERM}
+    printed = log.read_text()
+    assert "Traceback" not in printed
+    assert "ticket number" not in printed
+    assert "\x1b" not in printed

@@ -20,7 +20,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
 from examples.service.app import create_app  # noqa: E402 - these need fastapi
-from examples.service.pool import NotReady, Pool  # noqa: E402
+from examples.service.pool import BUDGET, LATE, Pool  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -47,12 +47,17 @@ class SlowForLongRecords(Sentence):
         return super().next_token_logprobs(prompts, support)
 
 
-def synthesizer(backend: SlowForLongRecords, *, long: bool, shots: int = 4, **ledger: str) -> dpf.Synthesizer:
+def synthesizer(backend: SlowForLongRecords, url: str, *, long: bool, shots: int = 3) -> dpf.Synthesizer:
     """Everybody is in every draw; one record is long, or is not."""
     texts = [*["a ticket"] * (UNITS - 1), "late " * 60 if long else "a ticket"]
     records = [dpf.Record(text, "refund") for text in texts]
     settings = {"labels": ["refund"], "prompts_per_draw": UNITS, "max_tokens": 1, "shots_per_label": shots}
-    return factory.synthesizer(backend, records, **settings, **ledger)
+    return factory.synthesizer(backend, records, **settings, ledger=url)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'budget.db'}"
 
 
 @asynccontextmanager
@@ -65,31 +70,35 @@ async def opened(app: Any) -> AsyncIterator[Any]:
         yield client
 
 
-async def seen_by_a_caller(*, long: bool) -> list[tuple[int, bool]]:
-    """Statuses, and whether the answer took as long as the long record does, at moments between the ticks."""
-    app = create_app(lambda: synthesizer(SlowForLongRecords(), long=long), pace=PACE)
+async def seen_by_a_caller(url: str, *, long: bool) -> list[tuple[int, int, bool]]:
+    """Statuses, texts, and whether answers took as long as the long record does, at moments between ticks."""
+    app = create_app(lambda: synthesizer(SlowForLongRecords(), url, long=long), pace=PACE)
     answers = []
     async with opened(app) as client:
         start = time.monotonic()
         for moment in (0.1, 0.5, 1.5, 1.6, 2.5):
             await asyncio.sleep(start + moment * PACE - time.monotonic())
             asked = time.monotonic()
-            answer = await client.post("/demonstrations/refund")
-            answers.append((answer.status_code, time.monotonic() - asked > SLOWER / 2))
+            answer = await client.get("/demonstrations", params={"label": "refund"})
+            late = time.monotonic() - asked > SLOWER / 2
+            answers.append((answer.status_code, len(answer.json()), late))
     return answers
 
 
-def test_what_a_caller_sees_does_not_depend_on_how_long_the_model_took() -> None:
-    async def both() -> list[list[tuple[int, bool]]]:
-        return list(await asyncio.gather(seen_by_a_caller(long=False), seen_by_a_caller(long=True)))
+def test_what_a_caller_sees_does_not_depend_on_how_long_the_model_took(tmp_path: Path) -> None:
+    async def both() -> list[list[tuple[int, int, bool]]]:
+        urls = [f"sqlite:///{tmp_path / name}.db" for name in ("short", "long")]
+        asked = [seen_by_a_caller(url, long=long) for url, long in zip(urls, (False, True), strict=True)]
+        return list(await asyncio.gather(*asked))
 
     short, long = asyncio.run(both())
-    assert short == long == [(503, False), (503, False), (200, False), (503, False), (200, False)]
+    nothing = (503, 1, False)  # its one key says why
+    assert short == long == [nothing, nothing, (200, 1, False), (200, 1, False), (200, 2, False)]
 
 
-def test_control_waiting_for_a_generation_measures_the_records() -> None:
+def test_control_waiting_for_a_generation_measures_the_records(tmp_path: Path) -> None:
     def seconds(*, long: bool) -> float:
-        made = synthesizer(SlowForLongRecords(), long=long)
+        made = synthesizer(SlowForLongRecords(), f"sqlite:///{tmp_path / str(long)}.db", long=long)
         start = time.monotonic()
         asyncio.run(made.agenerate("refund"))
         return time.monotonic() - start
@@ -97,44 +106,45 @@ def test_control_waiting_for_a_generation_measures_the_records() -> None:
     assert seconds(long=True) > seconds(long=False) + SLOWER / 2
 
 
-def filled(pool: Pool, seconds: float) -> None:
+def filled(pool: Pool, seconds: float = 60) -> None:
     async def run() -> None:
         filling = asyncio.create_task(pool.fill())
         await asyncio.wait([filling], timeout=seconds)
         filling.cancel()
+        await asyncio.wait([filling])
 
     asyncio.run(run())
 
 
-def test_a_generation_that_is_late_closes_the_pool() -> None:
+def test_a_generation_that_is_late_closes_the_pool(url: str) -> None:
     """Its lateness would tell: nothing of it comes out, then or later."""
     backend = SlowForLongRecords(seconds=30)
-    pool = Pool(synthesizer(backend, long=True), pace=0.2)
+    pool = Pool(lambda: synthesizer(backend, url, long=True), pace=0.2)
     threading.Timer(0.5, backend.gate.set).start()
-    filled(pool, 1.0)
+    filled(pool)
     assert backend.asked == 1
-    with pytest.raises(dpf.BackendError, match="closed"):
-        pool.take("refund")
+    assert (pool.problem, pool.ready) == (LATE, [])
 
 
-def test_a_pool_makes_what_the_budget_allows_and_then_says_so() -> None:
-    pool = Pool(synthesizer(SlowForLongRecords(), long=False, shots=2), pace=0.2, ahead=3)
-    with pytest.raises(NotReady):
-        pool.take("refund")
-    filled(pool, 1.4)
-    assert [pool.take("refund").label for _ in range(2)] == ["refund"] * 2
-    with pytest.raises(dpf.BudgetExceeded):
-        pool.take("refund")
-    with pytest.raises(dpf.InvalidPlan):
-        pool.take("praise")
+def test_a_finished_plan_is_there_at_once_and_draws_nothing(url: str) -> None:
+    first, second = SlowForLongRecords(), SlowForLongRecords()
+    made = Pool(lambda: synthesizer(first, url, long=False), pace=PACE)
+    filled(made)
+    assert made.complete
+    spent = dpf.open_account(url, "tickets").spent
+    read = Pool(lambda: synthesizer(second, url, long=False), pace=1000)
+    second.prompts = 0
+    filled(read)
+    assert [one.text for one in read.ready] == [one.text for one in made.ready]
+    assert second.prompts == 0
+    assert dpf.open_account(url, "tickets").spent == spent
 
 
-def test_a_pool_keeps_no_more_than_it_is_told_to() -> None:
-    pool = Pool(synthesizer(SlowForLongRecords(), long=False), pace=0.2, ahead=1)
-    filled(pool, 1.2)
-    pool.take("refund")
-    with pytest.raises(NotReady):
-        pool.take("refund")
+def test_a_plan_that_does_not_fit_is_refused_for_good(url: str) -> None:
+    dpf.open_account(url, "tickets", create=dpf.PrivacyBudget(1, 1e-6))
+    pool = Pool(lambda: synthesizer(SlowForLongRecords(), url, long=False), pace=PACE)
+    filled(pool)
+    assert (pool.problem, pool.ready) == (BUDGET, [])
 
 
 def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> None:
@@ -142,23 +152,25 @@ def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> No
     folder = tmp_path / "ledger"
     folder.mkdir()
     url = f"sqlite:///{folder / 'budget.db'}"
-    with dpf.BudgetLedger.open(url) as ledger:
-        ledger.create("tickets", dpf.PrivacyBudget(epsilon=4, delta=1e-5))
-    made = synthesizer(backend, long=False, ledger=url)
-    backend.prompts = 0
-
-    async def ask(client: Any) -> tuple[int, str]:
-        answer = await client.post("/demonstrations/refund")
-        return answer.status_code, answer.json().get("error", "")
 
     async def run() -> None:
-        folder.rename(tmp_path / "elsewhere")
-        async with opened(create_app(lambda: made, pace=0.5)) as client:
-            await asyncio.sleep(0.75)
-            assert await ask(client) == (503, "ledger")
+        app = create_app(lambda: synthesizer(backend, url, long=False, shots=1), pace=PACE)
+        async with opened(app) as client:
+            folder.rename(tmp_path / "elsewhere")
+            backend.prompts = 0
+            await answered(client, 503, "the cause: ledger")
             assert backend.prompts <= 2  # the public prompt: no draw
             (tmp_path / "elsewhere").rename(folder)
-            await asyncio.sleep(1.0)
-            assert await ask(client) == (200, "")
+            await answered(client, 200, "")
 
     asyncio.run(run())
+
+
+async def answered(client: Any, status: int, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        answer = await client.get("/demonstrations")
+        if answer.status_code == status and words in answer.text:
+            return
+        assert time.monotonic() < deadline, answer.text
+        await asyncio.sleep(0.05)

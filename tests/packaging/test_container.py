@@ -1,11 +1,19 @@
-"""What the example service's container may do, as its two files say; no image is built here."""
+"""What the example service's container may do, as its files say; no image is built here."""
 
 import re
 from pathlib import Path
 
+import pytest
+
+from dpfewshot.cli.project import LEDGER_VARIABLE
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install '.[dev]'")
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
+
 SERVICE = Path(__file__).parents[2] / "examples" / "service"
 LAST_STAGE = (SERVICE / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
-COMPOSE = (SERVICE / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((SERVICE / "compose.yaml").read_text(encoding="utf-8"))
+KUBERNETES = list(yaml.safe_load_all((SERVICE / "kubernetes.yaml").read_text(encoding="utf-8")))
 
 
 def test_it_runs_without_root_and_without_a_compiler() -> None:
@@ -22,9 +30,35 @@ def test_it_has_a_health_check_that_is_there() -> None:
     assert re.search(r"^HEALTHCHECK ", LAST_STAGE, re.MULTILINE)
 
 
-def test_it_writes_to_the_ledger_and_to_memory_alone() -> None:
-    assert re.search(r"^    read_only: true\b", COMPOSE, re.MULTILINE)
-    assert re.findall(r"volumes: \[(.*?)\]", COMPOSE) == ['"ledger:/ledger"']
-    assert "LEDGER=sqlite:////ledger/" in LAST_STAGE
-    assert "cap_drop: [ALL]" in COMPOSE
-    assert "no-new-privileges:true" in COMPOSE
+def test_it_writes_to_memory_alone() -> None:
+    service = COMPOSE["services"]["service"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(volume.endswith(":ro") for volume in service["volumes"])
+
+
+def test_the_pod_has_no_privilege_and_its_probes_are_there() -> None:
+    from examples.service.app import app
+
+    deployment, service = KUBERNETES
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    paths = app.openapi()["paths"]
+    assert all(
+        container[f"{probe}Probe"]["httpGet"]["path"] in paths
+        for probe in ("startup", "liveness", "readiness")
+    )
+    assert {volume["name"] for volume in pod["volumes"]} == {
+        mount["name"] for mount in container["volumeMounts"]
+    }
+    assert container["env"][0]["name"] == LEDGER_VARIABLE
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]  # not the metrics
