@@ -30,8 +30,8 @@ LIMITS: Final = (
 
 def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
     """Give a command an account and further options, of which budgets must be given."""
-    required = {"ledger", "dataset", "epsilon", "delta"}
-    return takes("ledger", "dataset", *wanted, required=required, **changed)
+    required = {"ledger", "account", "epsilon", "delta"}
+    return takes("ledger", "account", *wanted, required=required, **changed)
 
 
 _DELTA: Final = {"help": "Delta of the budget."}
@@ -43,7 +43,7 @@ def ledger() -> None:
 
     \b
     Example:
-      dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
+      dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
     """
 
 
@@ -72,14 +72,14 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
     \b
     Example:
-      dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
-      dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
+      dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
+      dpfewshot ledger create --ledger sqlite:///year.db --account year --epsilon 4 --delta 1e-5 --rule renyi
     """
     from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         account = opened.create(
-            str(project.account.dataset),
+            str(project.account.account),
             _budget(project),
             relation=relation,
             unit=project.data.unit,
@@ -102,7 +102,7 @@ def show(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger show --ledger sqlite:///budget.db --dataset tickets --json
+      dpfewshot ledger show --ledger sqlite:///budget.db --account tickets --json
     """
     with _account(project) as account:
         _print_summary(account, as_json=as_json)
@@ -120,12 +120,12 @@ def history(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger history --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot ledger history --ledger sqlite:///budget.db --account tickets
     """
     with _account(project) as account:
         rows = account.history()
     if as_json:
-        click.echo(json.dumps({"dataset": project.account.dataset, "history": rows}))
+        click.echo(json.dumps({"dataset": project.account.account, "history": rows}))
         return
     for row in rows:
         click.echo("  ".join(on_one_line(str(word)) for word in _words(row) if word))
@@ -158,13 +158,13 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
     \b
     Example:
-      dpfewshot ledger verify --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot ledger verify --ledger sqlite:///budget.db --account tickets
     """
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise click.UsageError("--head must be a whole chain tip: 64 characters of 0-9 and a-f")
     with _account(project) as account:
         found = account.verify(head)
-    dataset = str(project.account.dataset)
+    dataset = str(project.account.account)
     if as_json:
         document = {"dataset": dataset, "ok": found.ok, "acts": found.events, "head": found.chain_tip}
         click.echo(json.dumps({**document, "problems": list(found.problems)}))
@@ -189,7 +189,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
     \b
     Example:
-      dpfewshot ledger export --ledger sqlite:///budget.db --dataset tickets --json > tickets.json
+      dpfewshot ledger export --ledger sqlite:///budget.db --account tickets --json > tickets.json
     """
     with _account(project) as account:
         click.echo(json.dumps(account.export()))
@@ -203,7 +203,7 @@ def change_budget(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger change-budget --ledger sqlite:///budget.db --dataset tickets --epsilon 4 --delta 1e-5
+      dpfewshot ledger change-budget --ledger sqlite:///budget.db --account tickets --epsilon 4 --delta 1e-5
     """
     with _account(project) as account:
         account.change_budget(_budget(project))
@@ -226,7 +226,7 @@ def _account(project: Project) -> Iterator[Account]:
     from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
-        yield opened.account(str(project.account.dataset))
+        yield opened.account(str(project.account.account))
 
 
 def _print_summary(account: Account, *, as_json: bool) -> None:
@@ -277,7 +277,7 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --account tickets
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
     from dpfewshot.account.ledger import BudgetLedger

@@ -10,7 +10,7 @@ import click
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
-from dpfewshot.cli.project import Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project import Budget, Data, PlanOptions, Probe, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.values import counted, delta_text, epsilon_text, on_one_line
 
@@ -21,39 +21,27 @@ if TYPE_CHECKING:
 
 @click.command()
 @from_project_file()
-@takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
-@click.option("--probe-seconds", default=2.0, help="How long to measure the backend, in seconds.")
-@click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")
+@takes(Data, Model, Budget, PlanOptions, Probe, required=("task", "records", "epsilon"))
 @click.option("--compare", is_flag=True, help="Show every mechanism and setting side by side.")
-@click.option(
-    "--target-noise", default=0.01, help="With --compare: the most noise on a mean probability, one sigma."
-)
 @quiet_option
 @json_option
-def plan(
-    *,
-    project: Project,
-    probe_seconds: float,
-    cross_check: bool,
-    compare: bool,
-    target_noise: float,
-    as_json: bool,
-) -> None:
+def plan(*, project: Project, compare: bool, as_json: bool) -> None:
     """Show sigma, q, steps, epsilon, delta, noise, tokens and time before anything is spent.
 
     \b
     Example:
       dpfewshot plan --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
-      dpfewshot plan ... --compare --target-noise 0.01
-      dpfewshot plan ... --preset tang
+      dpfewshot plan ... --compare --set target_noise=0.05
+      dpfewshot plan ... --set preset=tang
     """
+    cross_check, target_noise = project.plan.cross_check, project.plan.target_noise
     if cross_check:
         from dpfewshot.accounting.cross_check import require
 
         require()  # before the model is loaded
     synthesizer, tell = project.synthesizer(), stages()
     tell("measuring the model's speed")
-    measured = synthesizer.probe(probe_seconds)
+    measured = synthesizer.probe(project.plan.probe_seconds)
     checks: list[tuple[str | None, float, float | None]] = []
     if cross_check:
         tell("computing epsilon with other accountants")
@@ -130,7 +118,7 @@ def comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
     yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
     if not any(row.cheapest for row in rows):
         yield (
-            "no row is marked *, since none has so little noise: raise --target-noise or --epsilon, or use "
+            "no row is marked *, since none has so little noise: raise target_noise or --epsilon, or use "
             "more records"
         )
 
@@ -158,7 +146,7 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     if settings.holdout:
         lines.append(
             f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
-            "budget; the others are drawn more often, which takes more noise. --holdout 0 uses all"
+            "budget; the others are drawn more often, which takes more noise. --set holdout=0 uses all"
         )
     return "\n".join(f"{'      ' if place else 'plan: '}{line}" for place, line in enumerate(lines))
 

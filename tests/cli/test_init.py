@@ -103,7 +103,7 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
     assert "each record is a unit of its own" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
-    assert dpf.load().project.account.dataset == "anfragen"
+    assert dpf.load().project.account.account == "anfragen"
     assert {record.unit for record in dpf.load().records()} == {None}
 
 
@@ -296,7 +296,7 @@ def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--probe-seconds", "0.01", "--json", "--quiet")
+    words = ("--set", "probe_seconds=0.01", "--json", "--quiet")
     plans = [
         json.loads(made("plan", *words, *more)[1]) for more in ((), ("--epsilon", "1", "--max-tokens", "3"))
     ]
@@ -375,15 +375,15 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
         ("shots", "shots = 1.5", "'shots': '1.5' is not a valid integer"),
         ("shots", "shots = true", "'shots': 'True' is not a valid integer"),
-        ("shots", 'labels = "Refund"', "'labels': must be a list of strings"),
+        ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
-        ("dataset", "dataset = 5", "'dataset': must be a string"),
+        ("account", "account = 5", "'account': must be a string"),
         ("model", "model = true", "'model': must be a string"),
         ("chosen", "chosen = 4", "'chosen': must be a string"),
         ("epsilon", 'epsilon = "much"', "'epsilon': 'much' is neither a finite number nor the word inf"),
         ("epsilon", "epsilon = 0", "'epsilon': epsilon must be a positive number"),
         ("delta", "delta = 1", "'delta': delta must lie between 0 and 1"),
-        ("ledger", "", "'dataset': --dataset needs --ledger"),
+        ("ledger", "", "'account': --account needs --ledger"),
         ("epsilon", "epsilon = inf", "'ledger': a ledger counts nothing at epsilon = inf"),
         ("shots", 'labels = ["Refunds"]', "'labels': task 'tickets' has no such label"),
         ("shots", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
@@ -391,7 +391,7 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("delta", "population = { Refund = 3 }", "'population': population"),
         ("delta", "population = {}", "'population': must be left out"),
         ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
-        ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no --base-url"),
+        ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no base_url"),
         (
             "text_field",
             'text_fields = ["Subject", "Body"]',
