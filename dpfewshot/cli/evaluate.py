@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -124,26 +123,21 @@ def _experiment(
     records = data.read()
     items = read_records(test, text=data.text, label=data.label_column)
     writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
-    user = None
+    user, other = None, None
     if user_model is not None:
         other = replace(project, model=replace(model, model=user_model, kept_prompts=30))
         user = other.open_model(prompts=None, context_tokens=context)
-    packaged = "SmolLM2-135M (packaged)" if model.backend == LLAMA_CPP else model.backend
     return Experiment(
         task=project.task,
         records=records,
         test=items,
         writer=writer,
-        writer_name=_model_name(model.model or packaged),
+        writer_name=model.name,
         delta=default_delta(None, records),
         user=user,
-        user_name=None if user_model is None else _model_name(user_model),
+        user_name=None if other is None else other.model.name,
         confidential=confidential,
     )
-
-
-def _model_name(model: str) -> str:
-    return Path(model).name.removesuffix(".gguf")
 
 
 def _trials(

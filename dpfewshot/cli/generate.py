@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from dpfewshot.cli.models import Model, Workers, workers_of
-from dpfewshot.cli.plan import describe
+from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
@@ -70,8 +71,8 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         project.synthesizer(resuming=resume is not None) as synthesizer,
     ):
         stages()(describe(synthesizer.plan, project.data.unit))
-        if ledger is None and synthesizer.plan.epsilon is not None:
-            click.echo("no --ledger: nothing adds up what several runs on these records cost", err=True)
+        if resume is None:
+            stages()(f"      {account_line(project.account, synthesizer.account, synthesizer)}")
         if synthesizer.unfinished and resume is None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if lines.there and resume is None:
@@ -85,6 +86,9 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
     if as_json:
         click.echo(json.dumps(document))
+    elif output is not None and sys.stdout.isatty():  # a pipe may be a log that is kept
+        for one in filter(attrgetter("certified"), demonstrations):
+            click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
 
 
 def _release(

@@ -239,6 +239,11 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
+    scopes = [stratum["scope"] for stratum in summary["strata"]]
+    if account.parallel and len(scopes) > 1 and None not in scopes:
+        click.echo(
+            "  each line below is of other records: the account counts the largest of them, not the sum"
+        )
     for stratum in summary["strata"]:
         more = counted(stratum["plans_left"], "more plan")
         click.echo(
@@ -259,11 +264,12 @@ def _in_words(amount: dict[str, float]) -> str:
 
 
 @click.command()
-@from_project_file(file="demonstrations")
-@click.argument("file")
+@from_project_file(demonstrations="demonstrations")
+@click.argument("file", required=False)
+@click.option("--demonstrations", help="The same as FILE.")
 @takes("ledger", required=("ledger",))
 @json_option
-def verify(*, file: str, project: Project, as_json: bool) -> None:
+def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
     A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
@@ -284,6 +290,9 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations.collection import numbered_lines
 
+    file = file or demonstrations
+    if file is None:
+        raise click.UsageError("name the file of demonstrations: FILE, or --demonstrations FILE")
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         checked = check_certificates(lines.values(), opened, lines)
@@ -317,6 +326,7 @@ def _verdict(
         f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
         f"{counted(checked.demonstrations, 'demonstration')}"
     )
+    shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in checked.entries:
         lines = counted(entry.demonstrations, "demonstration")
         of_labels = ", ".join(map(on_one_line, sorted(labels[entry.reservation])))
@@ -329,8 +339,10 @@ def _verdict(
                 f"  entry {entry.entry} of {on_one_line(entry.dataset)}: {lines} of {of_labels}, "
                 f"{entry.state}, {cost}{', disagrees' if entry.problems else ''}"
             )
-            for name, told in asdict(entry.provenance).items():
-                yield f"    {name}: {on_one_line(told or 'unknown')}"
+            if entry.provenance != shown:
+                shown = entry.provenance
+                for name, told in asdict(entry.provenance).items():
+                    yield f"    {name}: {on_one_line(told or 'unknown')}"
         yield from (f"    {on_one_line(problem)}" for problem in entry.problems)
     for account in checked.accounts:
         spent = account.together

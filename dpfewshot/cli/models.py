@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -83,6 +84,12 @@ class Model:
     context_tokens: int | None = key(None, of=IN_PROCESS)
     decode_batch: int | None = key(None, of=IN_PROCESS)
     kept_prompts: int | None = key(None, of=IN_PROCESS)
+
+    @property
+    def name(self) -> str:
+        """What results call the model."""
+        packaged = "SmolLM2-135M (packaged)" if self.backend == LLAMA_CPP else self.backend
+        return Path(self.model or packaged).name.removesuffix(".gguf")
 
 
 _OPTIONS: Final = {one.name: one.metadata["of"] or BACKENDS for one in fields(Model) if one.name != "backend"}
@@ -170,12 +177,7 @@ LOCAL_RAY: Final = "local"
 
 @dataclass(frozen=True)
 class Workers:
-    """Who generates several labels at a time; each loads the model. The two exclude each other.
-
-    Attributes:
-        workers: processes of this host; with the backend openai, threads that share one client.
-        ray: the address of a Ray cluster.
-    """
+    """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
 
     workers: int | None = key(None, type=click.IntRange(min=1))
     ray: str | None = key(None)

@@ -7,6 +7,7 @@ a `Project`. The project checks what needs no model before one is loaded.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
@@ -17,7 +18,7 @@ import click
 
 from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, key, open_backend, option
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
-from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
     NO_PRIVACY,
@@ -137,8 +138,27 @@ class Data:
         from dpfewshot.records import mask_identifiers
 
         records, language = self.read(), self.mask_identifiers
-        return records if language is None else mask_identifiers(records, language=language)
+        with self.lines_named():
+            return records if language is None else mask_identifiers(records, language=language)
 
+    @contextmanager
+    def lines_named(self) -> Iterator[None]:
+        """Make an error of a record name its line in the file."""
+        from dpfewshot.records.reading import place_of
+
+        try:
+            yield
+        except DPFewShotError as error:
+            found = _RECORD.match(str(error))
+            if found:
+                place = place_of(
+                    self.records, int(found[1]), text=self.text, label=self.label_column, unit=self.unit
+                )
+                error.args = (f"{self.records}: {place} {str(error)[found.end() :]}",)
+            raise
+
+
+_RECORD: Final = re.compile(r"record (\d+) ")
 
 COLUMNS: Final = ("text", "label_column", "unit")
 """The settings that name the columns of records."""
@@ -265,34 +285,21 @@ class PlanOptions:
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
 
 
+# docs/how-to/project-file.md says what each of the following is.
+
+
 @dataclass(frozen=True)
 class Probe:
-    """What `plan` measures and compares.
-
-    Attributes:
-        probe_seconds: how long to measure the backend.
-        target_noise: with `--compare`, the most noise on a mean probability, one sigma.
-        cross_check: whether dp-accounting computes epsilon too, which takes seconds.
-    """
+    """What `plan` measures and compares."""
 
     probe_seconds: float = key(2.0)
-    target_noise: float = key(0.01)
+    target_noise: float | None = key(None)  # what the texts of each mechanism bear
     cross_check: bool = key(False)
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How `choose` and, for `scored_units`, `calibrate` score.
-
-    Attributes:
-        scored_units: units to score, on average.
-        score: choose by right or wrong, or by the probability of the label.
-        balanced: whether every label counts alike, whatever its number of units.
-        no_demonstrations: whether no demonstrations are a candidate too.
-        instruction_only: whether texts that the model writes without records are.
-        calibrations: files of `calibrate`, for candidates.
-        proxy_choice: whether another model will use the demonstrations.
-    """
+    """How `choose` scores, and which candidates there are; `calibrate` has the number of units."""
 
     scored_units: int = key(1000)
     score: str = key("accuracy", type=click.Choice(["accuracy", "likelihood"]))
@@ -305,12 +312,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Evaluating:
-    """What `evaluate` measures.
-
-    Attributes:
-        user_model: with llama-cpp, the GGUF file to measure; None is the one that writes.
-        public_data: whether records and test items are public, and so the results are.
-    """
+    """What `evaluate` measures."""
 
     user_model: str | None = key(None)
     public_data: bool = key(False)
@@ -318,15 +320,7 @@ class Evaluating:
 
 @dataclass(frozen=True)
 class Auditing:
-    """How the audits look.
-
-    Attributes:
-        plays: plays of each canary game, with canaries and again without.
-        beta: probability that a sound set-up fails by chance.
-        texts_only: whether the games are played with your model and records, and look at texts alone.
-        baseline: instruction-only texts of the same model, which `audit leak` compares.
-        items: texts that `audit influence` uses, from the first.
-    """
+    """How the audits look."""
 
     plays: int = key(1000)
     beta: float = key(1e-3)
@@ -337,7 +331,7 @@ class Auditing:
 
 @dataclass(frozen=True)
 class Page:
-    """The page of `report`: its heading."""
+    """The page of `report`."""
 
     title: str = key("Privacy report")
 
@@ -396,13 +390,14 @@ class Project:
         }
         return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
 
-    def synthesizer(self, *, resuming: bool = False) -> Synthesizer:
+    def synthesizer(self, *, resuming: bool = False, described: bool = False) -> Synthesizer:
         """Read the records, load the model and plan. Spends nothing.
 
         What needs no model is checked before it is loaded, the account too.
 
         Args:
             resuming: whether an earlier run has reserved some of the plan already.
+            described: whether the caller describes how the texts will read, which a warning then only names.
 
         Raises:
             DPFewShotError: the input is wrong; says what in one line.
@@ -414,7 +409,8 @@ class Project:
         account.check()
         task, mechanism, records = self.task, options.made_mechanism(), self.data.read_masked()
         budget = self.budget.of(records)
-        scopes = self._checked_scopes(task, records, budget, settings)
+        with self.data.lines_named():
+            scopes = self._checked_scopes(task, records, budget, settings)
         if budget is NO_PRIVACY and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         run = relation_of(options.sampling, self.budget.population), unit_of(records)
@@ -422,6 +418,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         backend = self.open_model(prompts=options.prompts_per_draw)
+        from dpfewshot.planning.plan import noise_warnings
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")
@@ -438,8 +435,9 @@ class Project:
             account=opened or account.opened(*run, budget if isinstance(budget, PrivacyBudget) else None),
             settings=settings,
         )
+        told = noise_warnings(synthesizer.plan) if described else []
         for warning in synthesizer.plan.warnings:
-            warn(in_options(warning))
+            warn("the texts will read badly" if warning in told else in_options(warning))
         if opened is not None and not resuming:  # of all strata, before the first one generates
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())
@@ -593,7 +591,7 @@ def takes(
         @wraps(command)
         def with_project(**values: Any) -> Any:
             given = {name: values.pop(name) for name in names}
-            return command(project=_project(given), **values)
+            return command(project=_without_guarantee(_project(given)), **values)
 
         for name in reversed(names):
             one = _FIELDS[name].metadata
@@ -615,6 +613,22 @@ def takes(
 
 def _names_of(section: type) -> list[str]:
     return [one.name for one in fields(section)]
+
+
+def _without_guarantee(project: Project) -> Project:
+    """Leave the account of a project file out at ε = inf: it counts nothing. Refuse its file of texts."""
+    if project.budget.epsilon < math.inf or project.account.ledger is None:
+        return project
+    source, in_file = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT_MAP
+    if source("ledger") is not in_file or source("epsilon") is in_file:
+        return project
+    if source("output") is in_file:
+        raise click.UsageError(
+            "--epsilon inf means no guarantee: name another file with --output, since that of the project "
+            "file is for texts to publish"
+        )
+    warn("--epsilon inf means no guarantee, so no account is charged")
+    return replace(project, account=AccountName())
 
 
 def _project(given: Mapping[str, Any]) -> Project:

@@ -41,7 +41,7 @@ from dpfewshot.values import (
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.icl import Calibration
-    from dpfewshot.releases.choice import Candidate
+    from dpfewshot.releases.choice import Candidate, Choice
     from dpfewshot.tasks import Task
     from dpfewshot.values import Records
 
@@ -111,9 +111,26 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
             on_progress=on_progress,
             **settings,
         )
-    named = f"{choice.candidate.name}: " if choice.ingredients else ""
-    told = json.dumps(choice.as_dict()) if as_json else named + choice.statement
+    where = "records that were kept for this" if project.holdout else "records"
+    told = json.dumps(choice.as_dict())
+    if not as_json:
+        told = _choice_in_words(choice, project.model.name, where)
     publish(told, project.output, choice.demonstrations.to_jsonl)
+
+
+def _choice_in_words(choice: Choice, model: str, where: str) -> str:
+    """What was chosen, of what the shares are, and whether they differ for sure; then the statement."""
+    model, found, without = on_one_line(model), choice.accuracy, choice.baseline
+    if not choice.ingredients:
+        headline = f"no demonstrations are best: without any, {model} labels {found} of the {where} rightly"
+    else:
+        apart = found.low > without.high or without.low > found.high
+        headline = (
+            f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
+            f"rightly, without {without}; these 95 % intervals "
+            + ("do not overlap" if apart else "overlap, so which is better is not certain")
+        )
+    return f"{headline}\nto publish: {choice.statement}"
 
 
 def _calibrated(
@@ -191,6 +208,7 @@ def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Record
 
     A `pure` release costs ε alone, and no δ.
     """
+    from dpfewshot.account.rule import Admission
     from dpfewshot.planning.population import relation_of
     from dpfewshot.releases.payment import explained, open_payment, scope_of_release
     from dpfewshot.sampling import Holdout, partition_of_units
@@ -201,22 +219,26 @@ def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Record
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
     check_whole("scored_units", project.choose.scored_units)
-    open_payment(task, records, budget=None, population=population, holdout=holdout)
+    with project.data.lines_named():
+        open_payment(task, records, budget=None, population=population, holdout=holdout)
     cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
     run = relation_of("poisson", population), unit_of(records)
-    account = project.account.opened(*run, None)
+    account, name = project.account.opened(*run, None), project.account.account
+    costs = f"epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
+    pays = f" of the account {name!r}" if name else " without a ledger that counts it"
+    told = f"this may spend {costs}{pays}"
     if account is not None:
         scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
         try:
             check_budget(account, [scope], cost, by_stratum=False)
         except BudgetExceeded as refusal:
             raise explained(refusal, scope) from None
-    name = project.account.account
-    stages()(
-        f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
-        f"{' without a ledger that counts it' if name is None else f' of the account {name!r}'}; "
-        "interrupted before it is done, it spends nothing"
-    )
+        if account.rule == Admission.SUM:
+            before, (after, _) = account.spent, account.check([(scope, cost)])
+            further = max(0.0, after.epsilon - before.epsilon), max(0.0, after.delta - before.delta)
+            costs = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
+            told = f"this may add {costs} to what the account {name!r} has spent"
+    stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,
         "population": population,

@@ -40,7 +40,7 @@ def dp_accounting() -> None:
 
 def command(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan, *arguments: str) -> str:
     synthesizer = SimpleNamespace(probe=lambda _: made)
-    monkeypatch.setattr(command_module.Project, "synthesizer", lambda _: synthesizer)
+    monkeypatch.setattr(command_module.Project, "synthesizer", lambda *_, **__: synthesizer)
     given = ["--task", "trec", "--records", "none", "--epsilon", "2", "--quiet", *arguments]
     result = CliRunner().invoke(command_module.plan, given, catch_exceptions=False)
     assert result.exit_code == 0
@@ -57,7 +57,7 @@ def test_the_plan_prints_both_accountants(monkeypatch: pytest.MonkeyPatch, made:
     assert check["scope"] == "Location"
     assert check["certified"] == found["epsilon"] == made.epsilon
     assert check["dp_accounting"] == pytest.approx(check["certified"], rel=1e-3)
-    words = command(monkeypatch, made, "--set", "cross_check=true")
+    words = command(monkeypatch, made, "--set", "cross_check=true", "--details")
     assert f"{epsilon_text(made.epsilon)} certified here" in words
     assert f"dp-accounting {check['dp_accounting']:.4f}" in words
 

@@ -48,7 +48,7 @@ GOOD = json.dumps({"text": f"hello {SECRET}", "label": "Location"}).encode() + b
         (GOOD + '{"text": "caf\xe9 swordfish", "label": "Location"}\n'.encode("latin-1"), "line 2"),
         (GOOD + json.dumps({"text": SECRET}).encode(), "line 2"),
         (GOOD * 3 + json.dumps({"text": "  ", "label": "Location"}).encode(), "line 4"),
-        (GOOD + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "record 2"),
+        (GOOD + b"\n" + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "line 3"),
     ],
     ids=["empty", "broken", "latin-1", "no label", "blank", "other label"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,13 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     assert told["delta"] == 1e-3
     assert told["estimated_seconds"] > 0
     assert told["prompt_tokens"] > 0
-    assert "noise on mean" in command(*plan)[1]
+    assert "noise on mean" in command(*plan, "--details")[1]
+    shown = command(*plan)[1]
+    assert "time: at most about " in shown
+    assert re.search(r"cost: epsilon [\d.]+, delta 0.001 for one record more or less: ", shown)
+    assert "account: none, so that nothing adds up" in shown
+    assert shown.endswith("next: dpfewshot generate, with the same options and --output demos.jsonl\n")
+    assert not re.search("sigma|stratum|steps|unit|noise on", shown)
 
 
 @pytest.mark.model

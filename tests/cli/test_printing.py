@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
-from dpfewshot.cli.plan import comparison, describe, plan
+from dpfewshot.cli.plan import comparison, describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
 from dpfewshot.cli.project import Key
 from dpfewshot.planning.compare import Compared
@@ -80,7 +80,7 @@ def test_advice_on_the_command_line_names_options(
         with (tmp_path / "t.toml").open("a") as task:
             task.write("\nchat = true\n")
         further = further.replace("--chat", "--max-tokens 8")
-    _, out, err = command("plan", *arguments, *further.split())
+    _, out, err = command("plan", *arguments, *further.split(), "--details")
     said = out + err
     assert advises in said
     assert not in_python(said), said
@@ -133,8 +133,9 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
         dataclasses.replace(one, noise_multiplier=sigma, noise_on_mean=sigma / 20) for one in made.strata
     ]
     made = dataclasses.replace(made, strata=tuple(strata), prompt_tokens=10**9, estimated_seconds=10.0**7)
-    lines = describe(made).splitlines()
+    lines = in_detail(made).splitlines()
     assert "at most about 2777.8 hours for 2 demonstrations" in lines[1]
+    assert "time: at most about 2777.8 hours" in describe(made)
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
     assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
     rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]

@@ -154,7 +154,8 @@ def test_the_plan_says_what_the_holdout_buys(command: Run) -> None:
     plan = ("plan", *PLAN, "--set", "probe_seconds=0.01", "--quiet")
     status, out, err = command(*plan)
     assert (status, err) == (0, "")
-    assert "20 % of the units are kept for `choose`, which then costs no further budget" in out
+    assert "20 % of the records write nothing: they are kept for `choose`, which then costs nothing" in out
+    assert "20 % of the units are kept for `choose`" in command(*plan, "--details")[1]
     assert "`choose`" not in command(*plan, "--set", "holdout=0")[1]
 
 

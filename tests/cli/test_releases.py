@@ -82,8 +82,10 @@ GOOD, POOR = ("--candidates", "good.jsonl"), ("--candidates", "poor.jsonl")
 
 def test_one_line_says_which_and_how_good(command: Run, here: Path) -> None:
     status, out, err = command(*CHOOSE, *POOR, *GOOD, "--output", "chosen.jsonl", "--quiet")
-    assert (status, err, out.count("\n")) == (0, "", 1)  # no progress bar in a pipe
-    assert out.startswith("good.jsonl: with these demonstrations ")
+    assert (status, err, out.count("\n")) == (0, "", 2)  # no progress bar in a pipe
+    assert out.startswith("good.jsonl is chosen: with it, ")
+    assert "of the records that were kept for this rightly, without " in out
+    assert "\nto publish: with these demonstrations " in out
     assert out.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)\n")
     assert (here / "chosen.jsonl").read_text() == (here / "good.jsonl").read_text()
 
@@ -113,7 +115,7 @@ def test_json_is_the_choice_and_a_pipe_reads_the_price_and_the_progress(command:
 def test_no_demonstrations_are_a_candidate_unless_told_otherwise(command: Run) -> None:
     assert json.loads(command(*CHOOSE, *GOOD, "--set", "no_demonstrations=false", "--json")[1])["index"] == 0
     assert command(*CHOOSE, *POOR, "--set", "no_demonstrations=false", "--output", "one.jsonl")[1].startswith(
-        "poor.jsonl: with"
+        "poor.jsonl is chosen: with it, "
     )
     assert len(dpf.Demonstrations.from_jsonl("one.jsonl")) == 1
 
