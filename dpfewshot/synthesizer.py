@@ -181,11 +181,12 @@ class Synthesizer:
         """Whether the account has a run of this plan and name, finished or not, which `resume` continues."""
         return self._generation.has_run(name)
 
-    def compare(self, *, target_noise: float) -> list[Compared]:
+    def compare(self, *, target_noise: float | None = None) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
 
         Args:
-            target_noise: upper limit for the noise on a mean probability.
+            target_noise: upper limit for the noise on a mean probability, > 0. None: what the texts of each
+                mechanism bear (docs/how-to/settings.md).
         """
         rows = compare(
             self._planner, vocabulary_size=self._backend.vocabulary_size, target_noise=target_noise

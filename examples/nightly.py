@@ -4,7 +4,7 @@ Create the account of all nights once. The nights only use it: without its ledge
 
     mkdir -m 700 demonstrations
     cd demonstrations
-    dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
+    dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
     cd ..
 
 Then every night:

@@ -38,7 +38,7 @@ from dpfewshot.account.history import (
     plan_facts,
 )
 from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
-from dpfewshot.account.rule import EMPTY, Admission, Rule, Totals
+from dpfewshot.account.rule import EMPTY, Admission, Rule, Tally, Totals
 from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
@@ -251,11 +251,14 @@ class Account:
             ],
         }
 
-    def check(self, plans: Iterable[tuple[str | None, Cost]]) -> None:
+    def check(self, plans: Iterable[tuple[str | None, Cost]]) -> tuple[PrivacySpend, PrivacySpend]:
         """Refuse plans that do not all fit, one after another, and reserve none of them.
 
         Args:
             plans: the scope and the cost of each, as in `reserve`.
+
+        Returns:
+            What would be spent with them, and what a plan over the whole data set might then still reserve.
 
         Raises:
             BudgetExceeded: one does not fit.
@@ -269,6 +272,8 @@ class Account:
                 check_partition(standing.partition, where)
             tally = rule.admitted(sums, where, rule.tally(cost), standing.limit)
             sums[where] = sums.get(where, EMPTY).plus(tally)
+        spent = rule.spent(Tally.over_scopes(sums), standing.limit)
+        return spent.as_spend(), rule.left(sums, standing.limit).as_remainder()
 
     # ---- the life of an entry
 

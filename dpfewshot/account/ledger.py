@@ -19,7 +19,7 @@ from dpfewshot.values import PrivacyBudget, Relation
 if TYPE_CHECKING:
     from dpfewshot.account.sql import SqlLedger
 
-_CREATE: Final = "dpfewshot ledger create --ledger URL --dataset NAME --epsilon E --delta D"
+_CREATE: Final = "dpfewshot ledger create --ledger URL --account NAME --epsilon E --delta D"
 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")

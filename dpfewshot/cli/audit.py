@@ -58,40 +58,37 @@ def audit() -> None:
 
 @audit.command()
 @from_project_file()
-@_takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
-@click.option("--plays", default=1000, help="Plays of each game, with canaries and again without.")
-@click.option("--beta", default=1e-3, help="Probability that a sound set-up fails by chance.")
-@click.option("--texts-only", is_flag=True, help="Play with your model and records; look at texts alone.")
-def canary(*, project: Project, plays: int, beta: float, texts_only: bool, as_json: bool) -> None:
+@_takes(
+    *(Data, Model, Budget, PlanOptions, "plays", "beta", "texts_only"),
+    required=("task", "records", "epsilon"),
+)
+def canary(*, project: Project, as_json: bool) -> None:
     """Play with and without canaries against a set-up, and bound epsilon from below.
 
     Takes the options of `generate`. Fails if there is less noise than planned, if records are not drawn as
-    planned, or if the model's answer to a prompt depends on other prompts. With --texts-only, a play is a
-    whole run of the plan by your model: start with --plays 100.
+    planned, or if the model's answer to a prompt depends on other prompts. With texts_only, a play is a
+    whole run of the plan by your model: start with plays=100.
 
     \b
     Example:
       dpfewshot audit canary --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
-      dpfewshot audit canary --texts-only --plays 100 --task trec --records trec.jsonl.gz --epsilon 4
+      dpfewshot audit canary --task trec --records trec.jsonl.gz --epsilon 4 \\
+        --set texts_only=true --set plays=100
     """
     from dpfewshot.audit import canary_game
 
-    synthesizer = project.synthesizer()
-    stages()(f"playing {plays} games with canaries, and {plays} without")
-    conclude(
-        canary_game(synthesizer, plays=plays, beta=beta, texts_only=texts_only), project, as_json=as_json
-    )
+    synthesizer, audit = project.synthesizer(), project.audit
+    stages()(f"playing {audit.plays} games with canaries, and {audit.plays} without")
+    found = canary_game(synthesizer, plays=audit.plays, beta=audit.beta, texts_only=audit.texts_only)
+    conclude(found, project, as_json=as_json)
 
 
 @audit.command()
 @from_project_file(demonstrations="demonstrations")
-@_takes("records", *COLUMNS, required=("records",))
+@_takes("records", *COLUMNS, "baseline", required=("records",))
 @click.option("--demonstrations", required=True, help="The released .jsonl of generate --output.")
-@click.option("--baseline", help="Instruction-only texts of the same model, in the same format.")
 @click.option("--held-out", help="Unused records, with the same columns.")
-def leak(
-    *, project: Project, demonstrations: str, baseline: str | None, held_out: str | None, as_json: bool
-) -> None:
+def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json: bool) -> None:
     """Search released texts for private text and personal data.
 
     Fails if a demonstration repeats ten words in a row, or personal data, of one unit alone.
@@ -103,6 +100,7 @@ def leak(
     from dpfewshot.audit import leak_check
     from dpfewshot.demonstrations import Demonstrations
 
+    baseline = project.audit.baseline
     finding = leak_check(
         Demonstrations.from_jsonl(demonstrations),
         project.data.read(),
@@ -113,21 +111,19 @@ def leak(
 
 
 @audit.command()
-@_takes("task", "text", "label_column", Model, required=("task",))
-@click.option("--members", required=True, help="The records behind the demonstrations.")
-@click.option("--non-members", required=True, help="Other records, drawn like the members.")
+@from_project_file()
+@_takes("task", "records", "text", "label_column", Model, required=("task", "records"))
+@click.option("--held-out", required=True, help="Other records, drawn like those of --records.")
 @click.option(
-    "--demonstrations", help="From generate --output. Default: prompts hold the members themselves."
+    "--demonstrations", help="From generate --output. Default: prompts hold the records themselves."
 )
-def membership(
-    *, project: Project, members: str, non_members: str, demonstrations: str | None, as_json: bool
-) -> None:
-    """Tell members from non-members by a model's loss with one demonstration in its prompt.
+def membership(*, project: Project, held_out: str, demonstrations: str | None, as_json: bool) -> None:
+    """Tell records from others by a model's loss with one demonstration in its prompt.
 
     \b
     Example:
       dpfewshot audit membership --task trec --demonstrations demos.jsonl \\
-        --members half.jsonl --non-members other-half.jsonl
+        --records half.jsonl --held-out other-half.jsonl
     """
     from dpfewshot.audit.membership import (
         membership_inference,
@@ -136,7 +132,7 @@ def membership(
     )
     from dpfewshot.demonstrations import Demonstrations
 
-    inside, outside = map(project.data.read, (members, non_members))
+    inside, outside = project.data.read(), project.data.read(held_out)
     if demonstrations is None:
         trials = trials_of_records(inside, outside)
     else:
@@ -148,21 +144,21 @@ def membership(
 
 
 @audit.command()
-@_takes("task", "text", "label_column", Model, required=("task",))
+@from_project_file(demonstrations="demonstrations")
+@_takes("task", "text", "label_column", Model, "items", required=("task",))
 @click.option("--demonstrations", required=True, help="From generate --output, in prompt order.")
-@click.option("--texts", required=True, help="Labelled texts, in the format of --records.")
-@click.option("--items", default=100, help="Use this many texts, from the first.")
-def influence(*, project: Project, demonstrations: str, texts: str, items: int, as_json: bool) -> None:
+@click.option("--test", required=True, help="Labelled texts, in the format of records.")
+def influence(*, project: Project, demonstrations: str, test: str, as_json: bool) -> None:
     """Measure how much leaving out each demonstration moves a prompt's answers (ICLInf).
 
     \b
     Example:
-      dpfewshot audit influence --task trec --demonstrations demos.jsonl --texts test.jsonl.gz --items 50
+      dpfewshot audit influence --task trec --demonstrations demos.jsonl --test test.jsonl.gz
     """
     from dpfewshot.audit.influence import influence_finding, influences
     from dpfewshot.demonstrations import Demonstrations
 
-    asked = [record.text for record in project.data.read(texts)[:items]]
+    asked = [record.text for record in project.data.read(test)[: project.audit.items]]
     shown, tell = Demonstrations.from_jsonl(demonstrations), stages()
     backend = open_backend(project.model, tell=tell)
     tell("measuring influences")

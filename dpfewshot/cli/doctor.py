@@ -17,8 +17,8 @@ from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages
 from dpfewshot.cli.project import Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import INSTALL, DPFewShotError
-from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import PrivacyBudget, delta_text, epsilon_text
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Check:
 
 
 @click.command()
+@from_project_file()
 @takes(Model)
 @quiet_option
 @json_option
@@ -134,7 +135,9 @@ def _library() -> str:
 
 # ---- what to do about a failed check ---------------------------------------------------------------------
 
-_ONE_BY_ONE: Final = "run with --decode-batch 1 and check again: dpfewshot doctor --decode-batch 1"
+_ONE_BY_ONE: Final = (
+    "set decode_batch = 1 in [model] of the project file and check: dpfewshot doctor --set decode_batch=1"
+)
 _ANY: Final = "evaluate every prompt in its own call; otherwise no epsilon holds"
 
 _SERVERS: Final[Mapping[str, str]] = {
@@ -198,22 +201,16 @@ Next steps:
 
 
 @click.command()
-@takes("epsilon", "model", "threads", epsilon={"default": 4.0})
-@click.option("--save-records", help="Write the made-up tickets to this .jsonl file too.")
+@takes("epsilon", "model", epsilon={"default": 4.0})
 @quiet_option
 @json_option
-def demo(*, project: Project, save_records: str | None, as_json: bool) -> None:
+def demo(*, project: Project, as_json: bool) -> None:
     """Generate one private demonstration per label from 1,500 made-up support tickets.
 
     \b
     Example:
       dpfewshot demo
     """
-    from dpfewshot.sample_data import support_tickets, write_jsonl
-
-    if save_records is not None:
-        with write_errors(save_records):
-            write_jsonl(support_tickets(), save_records)
     started, tell = time.monotonic(), stages()
     backend = open_backend(project.model, prompts=KEPT_FOR, tell=tell)
     tell("planning")

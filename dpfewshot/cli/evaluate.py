@@ -6,14 +6,14 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from dpfewshot.cli.models import LLAMA_CPP, Model
 from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
-from dpfewshot.cli.project import MECHANISM_NAMES, Data, Project, finite_or_inf, takes
+from dpfewshot.cli.project import MECHANISM_NAMES, Data, Evaluating, Project, finite_or_inf, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.values import PrivacyBudget
 
@@ -25,8 +25,9 @@ REPETITIONS: Final = 3
 
 
 @click.command()
+@from_project_file()
 @takes(
-    *(Data, Model, "prompts_per_draw", "max_tokens", "output"),
+    *(Data, Model, "prompts_per_draw", "max_tokens", Evaluating, "output"),
     without=("mask_identifiers",),
     required=("task", "records"),
     output={"help": "A .jsonl file for results; a later run resumes from it."},
@@ -42,6 +43,7 @@ REPETITIONS: Final = 3
 )
 @click.option(
     "--shots",
+    "counts",
     type=click.IntRange(min=1),
     multiple=True,
     default=(4,),
@@ -55,12 +57,6 @@ REPETITIONS: Final = 3
     default=("public-centred",),
     help="May be repeated.",
 )
-@click.option("--user-model", help="llama-cpp: the GGUF file to measure. Default: the one that writes.")
-@click.option(
-    "--public-data",
-    is_flag=True,
-    help="State that records and test items are public, and so the results are.",
-)
 @quiet_option
 @json_option
 def evaluate(
@@ -68,10 +64,8 @@ def evaluate(
     project: Project,
     test: str,
     epsilons: tuple[float, ...],
-    shots: tuple[int, ...],
+    counts: tuple[int, ...],
     mechanisms: tuple[str, ...],
-    user_model: str | None,
-    public_data: bool,
     as_json: bool,
 ) -> None:
     """Measure the accuracy that demonstrations give on labelled test items, with 95 % intervals.
@@ -88,16 +82,17 @@ def evaluate(
     from dpfewshot.evaluation import Results, summarise
     from dpfewshot.evaluation import evaluate as carry_out
 
+    user_model, public_data = project.evaluate.user_model, project.evaluate.public_data
     if user_model is not None and project.model.backend != LLAMA_CPP:
-        raise InvalidPlan("--user-model needs --backend llama-cpp")
+        raise InvalidPlan("user_model needs --backend llama-cpp")
     for epsilon in epsilons:
         PrivacyBudget(1.0 if math.isinf(epsilon) else epsilon, 0.5)  # checks the range
     tell, results = stages(), Results(project.output)
     # Few-shot prompts are longer than generation prompts; one context serves both.
     experiment = _experiment(
-        project, test, user_model, context=256 * (2 + max(shots) // 2), confidential=not public_data
+        project, test, user_model, context=256 * (2 + max(counts) // 2), confidential=not public_data
     )
-    planned = list(_trials(project, epsilons, shots, mechanisms))
+    planned = list(_trials(project, epsilons, counts, mechanisms))
     with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
         for number, trial in enumerate(planned, start=1):
             if bar.disable:  # there is no terminal
@@ -128,26 +123,21 @@ def _experiment(
     records = data.read()
     items = read_records(test, text=data.text, label=data.label_column)
     writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
-    user = None
+    user, other = None, None
     if user_model is not None:
         other = replace(project, model=replace(model, model=user_model, kept_prompts=30))
         user = other.open_model(prompts=None, context_tokens=context)
-    packaged = "SmolLM2-135M (packaged)" if model.backend == LLAMA_CPP else model.backend
     return Experiment(
         task=project.task,
         records=records,
         test=items,
         writer=writer,
-        writer_name=_model_name(model.model or packaged),
+        writer_name=model.name,
         delta=default_delta(None, records),
         user=user,
-        user_name=None if user_model is None else _model_name(user_model),
+        user_name=None if other is None else other.model.name,
         confidential=confidential,
     )
-
-
-def _model_name(model: str) -> str:
-    return Path(model).name.removesuffix(".gguf")
 
 
 def _trials(

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from dpfewshot.cli.models import Model, worker_options, workers_of
-from dpfewshot.cli.plan import describe
+from dpfewshot.cli.models import Model, Workers, workers_of
+from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
@@ -36,7 +37,7 @@ NEWEST: Final = "the newest"
 @click.command()
 @from_project_file(output="demonstrations")
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, Workers, "output"),
     required=("task", "records", "epsilon"),
     output={"help": "A .jsonl file to append to. Default: standard output."},
 )
@@ -48,19 +49,16 @@ NEWEST: Final = "the newest"
     help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
-@worker_options
 @quiet_option
 @json_option
-def generate(
-    *, project: Project, resume: str | None, ray: str | None, workers: int | None, as_json: bool
-) -> None:
+def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
     Example:
       dpfewshot generate --task trec --records trec.jsonl.gz --label Location --epsilon 4 \\
         --max-tokens 15 --output demos.jsonl
-      dpfewshot generate ... --preset tang
+      dpfewshot generate ... --set preset=tang
     """
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
     if resume == "":
@@ -69,12 +67,12 @@ def generate(
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
     with (
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
-        workers_of(project.model, prompts=prompts, ray=ray, workers=workers, ledger=ledger) as work,
+        workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
         project.synthesizer(resuming=resume is not None) as synthesizer,
     ):
         stages()(describe(synthesizer.plan, project.data.unit))
-        if ledger is None and synthesizer.plan.epsilon is not None:
-            click.echo("no --ledger: nothing adds up what several runs on these records cost", err=True)
+        if resume is None:
+            stages()(f"      {account_line(project.account, synthesizer.account, synthesizer)}")
         if synthesizer.unfinished and resume is None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if lines.there and resume is None:
@@ -88,6 +86,9 @@ def generate(
             stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
     if as_json:
         click.echo(json.dumps(document))
+    elif output is not None and sys.stdout.isatty():  # a pipe may be a log that is kept
+        for one in filter(attrgetter("certified"), demonstrations):
+            click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
 
 
 def _release(

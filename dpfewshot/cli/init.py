@@ -40,7 +40,7 @@ _WORDS: Final = 4
 
 _FILE: Final = """\
 # Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
-# A key is an option of the command line: max_tokens is --max-tokens. A given option wins.
+# One line of it for one call: --set max_tokens=30. Some keys are options, too: --max-tokens 30.
 # Paths are relative to this file.
 
 [task]  # public: all of it is in every prompt
@@ -62,7 +62,7 @@ epsilon = {epsilon}  # how much it may reveal of a unit
 
 [account]  # what all plans together may spend
 ledger = "sqlite:///budget.db"  # the database that counts it
-dataset = {name}  # the account's name
+account = {name}  # its name
 create = true  # the first generate creates the account, with the budget above
 
 [model]  # writes the texts
@@ -124,13 +124,15 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
     whose = f"all records of one {unit} are one unit" if unit else "each record is a unit of its own"
+    kept = f"each {unit} counts once, for one label; a fifth of them" if unit else "a fifth of the records"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         public,
         f"instruction: {project.task.instruction}",
         f"epsilon {given['epsilon']:g}, delta the smaller of 1e-5 and 1/(100 n), n all units",
         f"model: {given['model']}",
-        f"account: {project.account.dataset} in budget.db, which the first generate creates",
+        f"account: {project.account.account} in budget.db, which the first generate creates",
+        f"{kept} is kept for `choose` and writes nothing (key holdout)",
         f"wrote {FILE_NAME}: correct what is wrong; next: dpfewshot plan",
     ):
         click.echo(on_one_line(line))
@@ -234,7 +236,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "file": file,
         "name": name,
         "labels": labels,
-        "instruction": f"For the given {label_field.lower()}, write {given['texts_are']}.",
+        "instruction": f"Given its {label_field!r}, write {given['texts_are']}.",
         "text_field": text_field,
         "label_field": label_field,
     }

@@ -30,8 +30,8 @@ LIMITS: Final = (
 
 def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
     """Give a command an account and further options, of which budgets must be given."""
-    required = {"ledger", "dataset", "epsilon", "delta"}
-    return takes("ledger", "dataset", *wanted, required=required, **changed)
+    required = {"ledger", "account", "epsilon", "delta"}
+    return takes("ledger", "account", *wanted, required=required, **changed)
 
 
 _DELTA: Final = {"help": "Delta of the budget."}
@@ -43,7 +43,7 @@ def ledger() -> None:
 
     \b
     Example:
-      dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
+      dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
     """
 
 
@@ -72,14 +72,14 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
     \b
     Example:
-      dpfewshot ledger create --ledger sqlite:///budget.db --dataset tickets --epsilon 8 --delta 1e-5
-      dpfewshot ledger create --ledger sqlite:///year.db --dataset year --epsilon 4 --delta 1e-5 --rule renyi
+      dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
+      dpfewshot ledger create --ledger sqlite:///year.db --account year --epsilon 4 --delta 1e-5 --rule renyi
     """
     from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         account = opened.create(
-            str(project.account.dataset),
+            str(project.account.account),
             _budget(project),
             relation=relation,
             unit=project.data.unit,
@@ -102,7 +102,7 @@ def show(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger show --ledger sqlite:///budget.db --dataset tickets --json
+      dpfewshot ledger show --ledger sqlite:///budget.db --account tickets --json
     """
     with _account(project) as account:
         _print_summary(account, as_json=as_json)
@@ -120,12 +120,12 @@ def history(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger history --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot ledger history --ledger sqlite:///budget.db --account tickets
     """
     with _account(project) as account:
         rows = account.history()
     if as_json:
-        click.echo(json.dumps({"dataset": project.account.dataset, "history": rows}))
+        click.echo(json.dumps({"dataset": project.account.account, "history": rows}))
         return
     for row in rows:
         click.echo("  ".join(on_one_line(str(word)) for word in _words(row) if word))
@@ -158,13 +158,13 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
     \b
     Example:
-      dpfewshot ledger verify --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot ledger verify --ledger sqlite:///budget.db --account tickets
     """
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise click.UsageError("--head must be a whole chain tip: 64 characters of 0-9 and a-f")
     with _account(project) as account:
         found = account.verify(head)
-    dataset = str(project.account.dataset)
+    dataset = str(project.account.account)
     if as_json:
         document = {"dataset": dataset, "ok": found.ok, "acts": found.events, "head": found.chain_tip}
         click.echo(json.dumps({**document, "problems": list(found.problems)}))
@@ -189,7 +189,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
     \b
     Example:
-      dpfewshot ledger export --ledger sqlite:///budget.db --dataset tickets --json > tickets.json
+      dpfewshot ledger export --ledger sqlite:///budget.db --account tickets --json > tickets.json
     """
     with _account(project) as account:
         click.echo(json.dumps(account.export()))
@@ -203,7 +203,7 @@ def change_budget(*, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot ledger change-budget --ledger sqlite:///budget.db --dataset tickets --epsilon 4 --delta 1e-5
+      dpfewshot ledger change-budget --ledger sqlite:///budget.db --account tickets --epsilon 4 --delta 1e-5
     """
     with _account(project) as account:
         account.change_budget(_budget(project))
@@ -226,7 +226,7 @@ def _account(project: Project) -> Iterator[Account]:
     from dpfewshot.account.ledger import BudgetLedger
 
     with BudgetLedger.open(str(project.account.ledger)) as opened:
-        yield opened.account(str(project.account.dataset))
+        yield opened.account(str(project.account.account))
 
 
 def _print_summary(account: Account, *, as_json: bool) -> None:
@@ -239,6 +239,11 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
+    scopes = [stratum["scope"] for stratum in summary["strata"]]
+    if account.parallel and len(scopes) > 1 and None not in scopes:
+        click.echo(
+            "  each line below is of other records: the account counts the largest of them, not the sum"
+        )
     for stratum in summary["strata"]:
         more = counted(stratum["plans_left"], "more plan")
         click.echo(
@@ -259,11 +264,12 @@ def _in_words(amount: dict[str, float]) -> str:
 
 
 @click.command()
-@from_project_file(file="demonstrations")
-@click.argument("file")
+@from_project_file(demonstrations="demonstrations")
+@click.argument("file", required=False)
+@click.option("--demonstrations", help="The same as FILE.")
 @takes("ledger", required=("ledger",))
 @json_option
-def verify(*, file: str, project: Project, as_json: bool) -> None:
+def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
     A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
@@ -277,13 +283,16 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --account tickets
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
     from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations.collection import numbered_lines
 
+    file = file or demonstrations
+    if file is None:
+        raise click.UsageError("name the file of demonstrations: FILE, or --demonstrations FILE")
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         checked = check_certificates(lines.values(), opened, lines)
@@ -317,6 +326,7 @@ def _verdict(
         f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
         f"{counted(checked.demonstrations, 'demonstration')}"
     )
+    shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in checked.entries:
         lines = counted(entry.demonstrations, "demonstration")
         of_labels = ", ".join(map(on_one_line, sorted(labels[entry.reservation])))
@@ -329,8 +339,10 @@ def _verdict(
                 f"  entry {entry.entry} of {on_one_line(entry.dataset)}: {lines} of {of_labels}, "
                 f"{entry.state}, {cost}{', disagrees' if entry.problems else ''}"
             )
-            for name, told in asdict(entry.provenance).items():
-                yield f"    {name}: {on_one_line(told or 'unknown')}"
+            if entry.provenance != shown:
+                shown = entry.provenance
+                for name, told in asdict(entry.provenance).items():
+                    yield f"    {name}: {on_one_line(told or 'unknown')}"
         yield from (f"    {on_one_line(problem)}" for problem in entry.problems)
     for account in checked.accounts:
         spent = account.together

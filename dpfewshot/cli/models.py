@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -25,7 +26,7 @@ BACKENDS: Final = (LLAMA_CPP, OPENAI, HUGGING_FACE)
 IN_PROCESS: Final = (LLAMA_CPP, HUGGING_FACE)
 
 CONTEXT_TOKENS: Final = 256
-"""The default of --context-tokens with llama.cpp, which is faster with a short context."""
+"""The default of `context_tokens` with llama.cpp, which is faster with a short context."""
 
 PLANNED_PROMPTS: Final = 100
 """M of the draws that the backend keeps where M is planned: 1 GB with the packaged model."""
@@ -37,13 +38,22 @@ _SERVERS_ARE_SLOW: Final = (
 
 
 def option(default: Any, text: str, /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
-    """Return a dataclass's field with the command-line option that sets it.
+    """Return a dataclass's field with the command-line option that sets it; a project file sets it too.
 
     Its names are `flags`, or the field's. `of` names the backends that have it, if not all do. `further` is
     what else `click.option` takes.
     """
-    shown = {"default": default, "help": f"{', '.join(of)}: {text}" if of else text, **further}
-    return field(default=default, metadata={"flags": flags, "of": of, "option": shown})
+    attributes = {"default": default, "help": text, **further}
+    return field(default=default, metadata={"flags": flags, "of": of, "option": attributes})
+
+
+def key(default: Any, /, *, of: Sequence[str] = (), **further: Any) -> Any:
+    """Return a dataclass's field that a project file or `--set` sets, and no option: `project.Key`.
+
+    `of` as in `option`; `further` is what else `click.Parameter` takes. docs/how-to/project-file.md says what
+    each is.
+    """
+    return field(default=default, metadata={"of": of, "key": {"default": default, **further}})
 
 
 @dataclass(frozen=True)
@@ -58,37 +68,28 @@ class Model:
         "llama-cpp: a GGUF file, its name on the hub, or ollama:NAME, by default the packaged SmolLM2-135M; "
         "others: a name or folder.",
     )
-    base_url: tuple[str, ...] = option(
-        (), "the server's address, http://host:8000/v1. Repeat it for replicas.", of=[OPENAI], multiple=True
+    base_url: tuple[str, ...] = key((), of=[OPENAI], multiple=True)
+    api_key_env: str | None = key(None, of=[OPENAI])
+    dialect: str | None = key(None, of=[OPENAI])
+    allow_truncated: bool | None = key(None, of=[OPENAI])
+    proxy: str | None = key(None, of=[OPENAI])
+    ca_bundle: str | None = key(None, of=[OPENAI])
+    device: str | None = key(None, of=[HUGGING_FACE])
+    dtype: str | None = key(None, of=[HUGGING_FACE])
+    gpu_layers: int | None = key(None, of=[LLAMA_CPP])
+    weights: str | None = key(
+        None, of=[LLAMA_CPP], type=click.Choice(["auto", "file", "bf16", "f16", "q8_0"])
     )
-    api_key_env: str | None = option(None, "the environment variable with the API key.", of=[OPENAI])
-    dialect: str | None = option(None, "the kind of server. Default: detect it.", of=[OPENAI])
-    allow_truncated: bool | None = option(
-        None, "accept a server that returns only the likeliest tokens.", of=[OPENAI], is_flag=True
-    )
-    proxy: str | None = option(None, "an HTTP proxy; the environment's are never used.", of=[OPENAI])
-    ca_bundle: str | None = option(None, "PEM certificates to trust for https.", of=[OPENAI])
-    device: str | None = option(None, "cpu, cuda, ... Default: a GPU if there is one.", of=[HUGGING_FACE])
-    dtype: str | None = option(None, "float32, bfloat16 or float16.", of=[HUGGING_FACE])
-    gpu_layers: int | None = option(None, "layers on the GPU, -1 for all. Default: 0.", of=[LLAMA_CPP])
-    weights: str | None = option(
-        None,
-        "the form of the weights. Default: auto, the fastest on this machine.",
-        of=[LLAMA_CPP],
-        type=click.Choice(["auto", "file", "bf16", "f16", "q8_0"]),
-    )
-    threads: int | None = option(None, "worker threads. Default: all usable processors.", of=[LLAMA_CPP])
-    context_tokens: int | None = option(
-        None,
-        f"the longest prompt. Default: {CONTEXT_TOKENS} with llama-cpp, 1024 for choose and calibrate.",
-        of=IN_PROCESS,
-    )
-    decode_batch: int | None = option(
-        None, "prompts per step; use 1 if doctor says so. Default: 16.", of=IN_PROCESS
-    )
-    kept_prompts: int | None = option(
-        None, "prompts kept in memory. Default: enough for nearly every draw.", of=IN_PROCESS
-    )
+    threads: int | None = key(None, of=[LLAMA_CPP])
+    context_tokens: int | None = key(None, of=IN_PROCESS)
+    decode_batch: int | None = key(None, of=IN_PROCESS)
+    kept_prompts: int | None = key(None, of=IN_PROCESS)
+
+    @property
+    def name(self) -> str:
+        """What results call the model."""
+        packaged = "SmolLM2-135M (packaged)" if self.backend == LLAMA_CPP else self.backend
+        return Path(self.model or packaged).name.removesuffix(".gguf")
 
 
 _OPTIONS: Final = {one.name: one.metadata["of"] or BACKENDS for one in fields(Model) if one.name != "backend"}
@@ -140,9 +141,9 @@ def options_of(model: Model) -> dict[str, Any]:
     given = {key: getattr(model, key) for key in _OPTIONS if getattr(model, key) not in {None, ()}}
     if name not in BACKENDS and ":" not in name:
         _check_registered(name)
-    if strange := [_flag(key) for key in given if name not in _OPTIONS[key]]:
-        known = [_flag(key) for key, backends in _OPTIONS.items() if name in backends]
-        takes = ", ".join(known) or "no options: its factory configures it"
+    if strange := [key for key in given if name not in _OPTIONS[key]]:
+        known = [key for key, backends in _OPTIONS.items() if name in backends]
+        takes = ", ".join(known) or "no settings: its factory configures it"
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
     return given
 
@@ -159,61 +160,47 @@ def _check_registered(name: str) -> None:
 
 def _key(variable: str | None) -> str | None:
     if variable is not None and not os.environ.get(variable):
-        raise BackendError(f"--api-key-env {variable}: this environment variable is unset or empty")
+        raise BackendError(f"api_key_env {variable!r}: this environment variable is unset or empty")
     return os.environ[variable] if variable is not None else None
 
 
 def _need(name: str, given: Mapping[str, Any], *keys: str) -> None:
-    if missing := [_flag(key) for key in keys if key not in given]:
-        raise BackendError(f"--backend {name} needs {', '.join(missing)}")
-
-
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
+    if missing := ["--model" if key == "model" else f"--set {key}=..." for key in keys if key not in given]:
+        raise BackendError(f"--backend {name} needs {' and '.join(missing)}, or the same in the project file")
 
 
 # ---- workers ---------------------------------------------------------------------------------------------
 
 LOCAL_RAY: Final = "local"
-"""The value of `--ray` without an address."""
+"""The value of `ray` for a cluster that is started here."""
 
 
-def worker_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options for workers."""
-    ray = click.option(
-        "--ray",
-        is_flag=False,
-        flag_value=LOCAL_RAY,
-        metavar="[ADDRESS]",
-        help="Generate several labels at a time on workers of a Ray cluster; without ADDRESS, of one that is "
-        "started here. Each loads the model. Needs --ledger.",
-    )
-    workers = click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="Generate several labels at a time in so many processes of this host. Each loads the model; "
-        "with --backend openai, threads that share one client. Needs --ledger.",
-    )
-    return ray(workers(command))
+@dataclass(frozen=True)
+class Workers:
+    """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
+
+    workers: int | None = key(None, type=click.IntRange(min=1))
+    ray: str | None = key(None)
 
 
 @contextmanager
 def workers_of(
-    model: Model, *, prompts: int | None, ray: str | None, workers: int | None, ledger: str | None
+    model: Model, wanted: Workers, *, prompts: int | None, ledger: str | None
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Synthesizer.generate_all` for the workers that the options name."""
+    """The arguments of `Synthesizer.generate_all` for the workers that are wanted."""
+    ray, workers = wanted.ray, wanted.workers
     if ray is None and workers is None:
         yield {}
         return
     if ray is not None and workers is not None:
-        raise click.UsageError("--ray and --workers exclude each other")
+        raise click.UsageError("ray and workers exclude each other")
     if ledger is None:
-        flag = "--workers" if ray is None else "--ray"
-        raise click.UsageError(f"{flag} needs --ledger, which workers share")
+        name = "workers" if ray is None else "ray"
+        raise click.UsageError(f"{name} needs --ledger, which workers share")
     if model.backend == OPENAI:
         if workers is None:
             raise click.UsageError(
-                "--ray has no --backend openai: one client must send all requests to a server; use --workers"
+                "ray has no --backend openai: one client must send all requests to a server; use workers"
             )
         with ThreadPoolExecutor(workers) as threads:
             yield {"executor": threads}

@@ -3,57 +3,56 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
-from dpfewshot.cli.project import Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe, Project, takes
 from dpfewshot.cli.project_file import from_project_file
-from dpfewshot.values import counted, delta_text, epsilon_text, on_one_line
+from dpfewshot.errors import BudgetExceeded
+from dpfewshot.values import amount_text, counted, delta_text, epsilon_text, on_one_line, percent_text
 
 if TYPE_CHECKING:
+    from dpfewshot.account.account import Account
     from dpfewshot.planning.compare import Compared
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+    from dpfewshot.synthesizer import Synthesizer
 
 
 @click.command()
 @from_project_file()
-@takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
-@click.option("--probe-seconds", default=2.0, help="How long to measure the backend, in seconds.")
-@click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")
+@takes(Data, Model, Budget, PlanOptions, AccountName, Probe, required=("task", "records", "epsilon"))
+@click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @click.option("--compare", is_flag=True, help="Show every mechanism and setting side by side.")
-@click.option(
-    "--target-noise", default=0.01, help="With --compare: the most noise on a mean probability, one sigma."
-)
 @quiet_option
 @json_option
-def plan(
-    *,
-    project: Project,
-    probe_seconds: float,
-    cross_check: bool,
-    compare: bool,
-    target_noise: float,
-    as_json: bool,
-) -> None:
-    """Show sigma, q, steps, epsilon, delta, noise, tokens and time before anything is spent.
+def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> None:
+    """Show what generate will write, what it costs, and how the texts will read. Spends nothing.
 
     \b
     Example:
       dpfewshot plan --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
-      dpfewshot plan ... --compare --target-noise 0.01
-      dpfewshot plan ... --preset tang
+      dpfewshot plan ... --compare --set target_noise=0.05
+      dpfewshot plan ... --set preset=tang
     """
+    cross_check, target_noise = project.plan.cross_check, project.plan.target_noise
     if cross_check:
         from dpfewshot.accounting.cross_check import require
 
         require()  # before the model is loaded
-    synthesizer, tell = project.synthesizer(), stages()
+    project.account.check()
+    in_words = not (as_json or details)
+    # the account is looked at below, and may have nothing left
+    synthesizer = replace(project, account=AccountName()).synthesizer(described=in_words)
+    tell = stages()
     tell("measuring the model's speed")
-    measured = synthesizer.probe(probe_seconds)
+    measured = synthesizer.probe(project.plan.probe_seconds)
     checks: list[tuple[str | None, float, float | None]] = []
     if cross_check:
         tell("computing epsilon with other accountants")
@@ -71,7 +70,16 @@ def plan(
             document["comparison"] = [_as_dict(row) for row in compared]
         click.echo(json.dumps(document))
         return
-    click.echo(describe(measured, project.data.unit))
+    if details:
+        click.echo(in_detail(measured, project.data.unit))
+    else:
+        lines = [
+            describe(measured, project.data.unit),
+            f"      {account_line(project.account, project.account.opened(), synthesizer)}",
+            *_remedies(synthesizer, project.data.unit),
+            _next(),
+        ]
+        click.echo("\n".join(lines))
     for scope, certified, other in checks:
         told = "does not say" if other is None else f"{other:.4f}"
         click.echo(
@@ -108,9 +116,12 @@ def _as_dict(row: Compared) -> dict[str, object]:
     return {name: told[name] for name in names} | {"meets_target": row.meets_target, "cheapest": row.cheapest}
 
 
-def comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
+def comparison(rows: list[Compared], target_noise: float | None = None) -> Iterator[str]:
     """One line for each mechanism and setting; * marks the cheapest that meets the target."""
-    yield f"\nequal epsilon and delta; * is the cheapest with noise on the mean of at most {target_noise:g}:"
+    target = (
+        f"with noise on the mean of at most {target_noise:g}" if target_noise else "that should read well"
+    )
+    yield f"\nequal epsilon and delta; * is the cheapest {target}:"
     columns = ("mechanism", "M", "R", "sigma", "noise on mean", "tokens", "seconds")
     cells = [
         (
@@ -130,13 +141,136 @@ def comparison(rows: list[Compared], target_noise: float) -> Iterator[str]:
     yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
     if not any(row.cheapest for row in rows):
         yield (
-            "no row is marked *, since none has so little noise: raise --target-noise or --epsilon, or use "
+            "no row is marked *, since none has so little noise: raise --epsilon or target_noise, or use "
             "more records"
         )
 
 
+# ---- in plain words --------------------------------------------------------------------------------------
+
+_LISTED: Final = 6
+"""The most labels that are listed one by one."""
+
+_NEIGHBOURS: Final = {
+    "replace-one": "one {} exchanged for another",
+}
+"""A relation in plain words, where it is not one unit more or less."""
+
+
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
-    """The plan in a few lines, for people; `unit` names the column of whom a record belongs to, if any."""
+    """The plan in plain words: what is written, what it costs, how long it takes, and how it will read.
+
+    Args:
+        plan: the plan.
+        unit: the column that names whom a record belongs to, if any.
+    """
+    from dpfewshot.planning.plan import reading
+
+    noun, tokens = _noun(unit), plan.settings.max_tokens
+    texts = counted(plan.demonstrations, "text")
+    lines = [
+        f"{texts} of at most {tokens} tokens, about {max(1, tokens * 3 // 4)} words: {_sources(plan, noun)}"
+    ]
+    if unit is not None:
+        lines.append(f"a {noun} counts once, however many records it has, and for one label alone")
+    if share := plan.settings.holdout:
+        lines.append(
+            f"{100 * share:g} % of the {noun}s write nothing: they are kept for `choose`, which then costs "
+            "nothing further (--set holdout=0 uses all)"
+        )
+    lines.append(f"cost: {_cost(plan, noun)}")
+    if plan.estimated_seconds is not None:
+        lines.append(f"time: at most about {_duration(plan.estimated_seconds)}")
+    if plan.epsilon is not None:
+        lines.append(f"how the texts will read: {reading(plan)}")
+    return "\n".join(
+        f"{'      ' if place else 'plan: '}{on_one_line(line)}" for place, line in enumerate(lines)
+    )
+
+
+def _noun(unit: str | None) -> str:
+    """What a unit is called: "customer" for the column customer_id."""
+    return "record" if unit is None else re.sub(r"[\W_]+(id|no|number|name)$", "", unit, flags=re.IGNORECASE)
+
+
+def _sources(plan: GenerationPlan, noun: str) -> str:
+    """For which labels, and from how many units of each."""
+    strata, shots = plan.strata, plan.settings.shots_per_label
+    each = "" if shots == 1 else f"{shots} "
+    if len(strata) == 1 or len(strata) <= _LISTED:
+        return "; ".join(
+            f"{each}{', '.join(one.labels)} from {counted(one.population, noun)}" for one in strata
+        )
+    sizes = [one.population for one in strata]
+    return f"{shots} for each of {len(strata)} labels, from {min(sizes)} to {max(sizes)} {noun}s each"
+
+
+def _cost(plan: GenerationPlan, noun: str) -> str:
+    from dpfewshot.planning.plan import believed
+
+    if plan.epsilon is None or plan.delta is None:
+        return "no guarantee: the texts may tell of single records, so keep them where the records are"
+    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun)
+    return (
+        f"epsilon {epsilon_text(plan.epsilon)}, delta {delta_text(plan.delta)} for {change}: who reads all "
+        f"texts and was 50 % sure that a given {noun} is in the data becomes at most "
+        f"{percent_text(believed(0.5, plan.epsilon))} sure, delta aside"
+    )
+
+
+def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> str:
+    """What pays for a plan that is not reserved yet, and what is left of it then.
+
+    Args:
+        named: the account's name, if there is one.
+        account: the account; None if there is none yet.
+        synthesizer: whose plan it is.
+    """
+    costs = synthesizer.set_up.account_costs()
+    if not costs:
+        return "account: none, since nothing is certified"
+    if named.ledger is None:
+        return "account: none, so that nothing adds up what several runs on these records cost (--ledger)"
+    name = on_one_line(str(named.account))
+    if account is None:
+        return f"account: {name}, which generate creates with this as its budget: nothing is left then"
+    budget = account.budget
+    of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
+    try:
+        (_, left), verb = account.check(costs), "is left then"
+    except BudgetExceeded:
+        left, verb = account.remaining, "is left, which is not enough"
+    return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}"
+
+
+def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
+    """What would be enough for texts that read well, if these do not."""
+    from dpfewshot.planning.planner import enough
+
+    found = enough(synthesizer.set_up.mechanism, synthesizer.plan)
+    if found is None:
+        return
+    ways, settings = [], synthesizer.plan.settings
+    if found.population is not None:
+        ways.append(f"about {found.population} {_noun(unit)}s" + (" of each label" if found.scope else ""))
+    if found.epsilon is not None:
+        ways.append(f"epsilon {math.ceil(100 * found.epsilon) / 100:g} at the same delta")
+    ways += ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
+    yield f"      what helps, each alone: {'; '.join(ways)} (docs/how-to/settings.md)"
+
+
+def _next() -> str:
+    in_file = click.get_current_context().params.get("config")
+    return "next: dpfewshot generate" + (
+        "" if in_file else ", with the same options and --output demos.jsonl"
+    )
+
+
+# ---- in detail -------------------------------------------------------------------------------------------
+
+
+def in_detail(plan: GenerationPlan, unit: str | None = None) -> str:
+    """Every number of the plan; `unit` names the column of whom a record belongs to, if any."""
     settings = plan.settings
     sizes = (
         f"M={settings.prompts_per_draw} N={settings.records_per_prompt} T={settings.max_tokens} "
@@ -158,7 +292,7 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     if settings.holdout:
         lines.append(
             f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
-            "budget; the others are drawn more often, which takes more noise. --holdout 0 uses all"
+            "budget; the others are drawn more often, which takes more noise. --set holdout=0 uses all"
         )
     return "\n".join(f"{'      ' if place else 'plan: '}{line}" for place, line in enumerate(lines))
 

@@ -101,14 +101,19 @@ _ARGUMENT: Final = re.compile(
 
 
 def in_options(message: str, command: click.Command | None = None) -> str:
-    """Write arguments of Python as options of a command: `max_tokens=40` as `--max-tokens 40`.
+    """Write arguments of Python as options or keys of a command: `max_tokens=40` as `--max-tokens 40`.
 
-    A word without "=" is an argument only if it has an underscore: "population" and "unit" are words too.
-    What the command, by default the one that runs, has no option for stays as it is.
+    A key with a value becomes `--set top_k=50`. A word without "=" is an argument only if it has an
+    underscore: "population" and "unit" are words too. What the command, by default the one that runs, does
+    not use stays as it is.
     """
     context = click.get_current_context(silent=True)
     command = command or (context.command if context else None)
-    options = {one.name: max(one.opts, key=len) for one in command.params if one.name} if command else {}
+    options = (
+        {one.name: max(one.opts, key=len, default=one.name) for one in command.params if one.name}
+        if command
+        else {}
+    )
 
     def written(found: re.Match[str]) -> str:
         name, value = found["name"], (found["value"] or "").strip("'\"")
@@ -120,6 +125,8 @@ def in_options(message: str, command: click.Command | None = None) -> str:
             return found[0]
         if value in {"None", "False"}:
             return f"no {option}"
+        if not option.startswith("-"):
+            return f"--set {option}={value}" if value else option
         return f"{option} {value}" if value not in {"", "True"} else option
 
     return _ARGUMENT.sub(written, message)

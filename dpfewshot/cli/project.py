@@ -1,23 +1,24 @@
-"""The settings that every command is built from: one value, whose fields are the options of all commands.
+"""The settings that every command is built from: one value, whose fields are the keys of a project file.
 
-A command offers the options that it uses (`takes`) and is called with a `Project`. The project checks what
-needs no model before one is loaded.
+What is given often is an option, too. A command names the settings that it uses (`takes`) and is called with
+a `Project`. The project checks what needs no model before one is loaded.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, open_backend, option
+from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, key, open_backend, option
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
-from dpfewshot.errors import BudgetExceeded, InvalidPlan
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
     NO_PRIVACY,
@@ -52,14 +53,12 @@ MECHANISM_NAMES: Final = (
 """A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
 
 HOLDOUT: Final = 0.2
-"""The default of --holdout: `generate` comes before `choose`."""
+"""The default of `holdout`: `generate` comes before `choose`."""
 
 LEDGER_VARIABLE: Final = "DPFEWSHOT_LEDGER"
 """Stands for --ledger: a password need not stand in the arguments, which other users can list."""
 
 _PLANNED: Final = "Default: planned for the least noise."
-
-_REPEATABLE: Final[Mapping[str, Any]] = {"default": (), "multiple": True}
 
 
 # ---- values of options -----------------------------------------------------------------------------------
@@ -83,16 +82,10 @@ def finite_or_inf(text: object) -> float:
 
 
 def _columns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, str]:
-    """The value of --text: a column, or each text field's column."""
+    """The value of `text`: a column, or each text field's column."""
     if len(given) < 2:  # noqa: PLR2004 - several are fields
         return given[0] if given else "text"
-    columns: dict[str, str] = {}
-    for entry in given:
-        name, equals, column = entry.partition("=")
-        if name in columns:
-            raise click.BadParameter(f"the field {name!r} is there twice")
-        columns[name] = column if equals else name
-    return columns
+    return {name: column for name, _, column in (entry.partition("=") for entry in given)}
 
 
 def _population(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Population:
@@ -102,7 +95,7 @@ def _population(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
     for entry in given:
         label, equals, count = entry.rpartition("=")
         if not equals or not count.isdecimal():
-            raise click.BadParameter(f"must read LABEL=N, not {entry!r}")
+            raise click.BadParameter(f"must be a number, or LABEL=N of each label, and not {entry!r}")
         population[label] = int(count)
     return population or None
 
@@ -126,24 +119,10 @@ class Data:
         "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
     )
     records: str = option("", "Private records: .jsonl, .csv (also .gz) or .parquet.")
-    text: str | Mapping[str, str] = option(
-        "text",
-        "The column of the text. If the task has several fields, repeat FIELD=COLUMN for each, in order. "
-        "A column may be a path: ticket.body.",
-        **_REPEATABLE,
-        callback=_columns,
-        show_default="text",
-    )
-    label_column: str = option("label", "The column of the label.")
+    text: str | Mapping[str, str] = key("text", default=(), multiple=True, callback=_columns)
+    label_column: str = key("label")
     unit: str | None = option(None, "The column that names whom a record belongs to (a customer id).")
-    mask_identifiers: str | None = option(
-        None,
-        "Replace e-mail addresses, telephone numbers, cards and the like in the records by placeholders. "
-        "LANGUAGE selects the national numbers; without it, en. Epsilon stays the same.",
-        is_flag=False,
-        flag_value="en",
-        metavar="[LANGUAGE]",
-    )
+    mask_identifiers: str | None = key(None)
 
     def read(self, path: str | None = None) -> Records:
         """Read the records, or those of another file with the same columns."""
@@ -160,11 +139,30 @@ class Data:
         from dpfewshot.records import mask_identifiers
 
         records, language = self.read(), self.mask_identifiers
-        return records if language is None else mask_identifiers(records, language=language)
+        with self.lines_named():
+            return records if language is None else mask_identifiers(records, language=language)
 
+    @contextmanager
+    def lines_named(self) -> Iterator[None]:
+        """Make an error of a record name its line in the file."""
+        from dpfewshot.records.reading import place_of
+
+        try:
+            yield
+        except DPFewShotError as error:
+            found = _RECORD.match(str(error))
+            if found:
+                place = place_of(
+                    self.records, int(found[1]), text=self.text, label=self.label_column, unit=self.unit
+                )
+                error.args = (f"{self.records}: {place} {str(error)[found.end() :]}",)
+            raise
+
+
+_RECORD: Final = re.compile(r"record (\d+) ")
 
 COLUMNS: Final = ("text", "label_column", "unit")
-"""The options that name the columns of records."""
+"""The settings that name the columns of records."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +173,7 @@ class Budget:
     delta: float | None = option(
         None, "Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given."
     )
-    population: Mapping[str, int] | int | None = option(
-        None,
-        "LABEL=N, the public number of units; N if labels are free.",
-        **_REPEATABLE,
-        callback=_population,
-    )
+    population: Mapping[str, int] | int | None = key(None, default=(), multiple=True, callback=_population)
 
     def of(self, records: Records | StoredRecords) -> PrivacyBudget | NoPrivacy:
         """The budget, with the default δ for these records (`planning.population.default_delta`)."""
@@ -199,20 +192,20 @@ class AccountName:
     ledger: str | None = option(
         None, "A durable budget: sqlite:///budget.db.", envvar=LEDGER_VARIABLE, show_envvar=True
     )
-    dataset: str | None = option(None, "The account's name, as in `ledger create`.")
-    create: bool = option(False, "Create the account with this budget if there is none.", is_flag=True)
+    account: str | None = option(None, "The account's name, as in `ledger create`.", "--account", "--dataset")
+    create: bool = key(False)
 
     def __repr__(self) -> str:
-        return f"AccountName(dataset={self.dataset!r})"  # a ledger's URL may have a password
+        return f"AccountName(account={self.account!r})"  # a ledger's URL may have a password
 
     def check(self) -> None:
-        """Refuse a ledger without a data set, or the other way round."""
-        if self.dataset is not None and self.ledger is None:
-            raise click.UsageError("--dataset needs --ledger: without one, the budget ends with this run")
-        if self.ledger is not None and not self.dataset:
-            raise click.UsageError("--ledger needs --dataset, the name of the account")
+        """Refuse a ledger without an account, or the other way round."""
+        if self.account is not None and self.ledger is None:
+            raise click.UsageError("--account needs --ledger: without one, the budget ends with this run")
+        if self.ledger is not None and not self.account:
+            raise click.UsageError("--ledger needs --account, the name of the account")
         if self.create and self.ledger is None:
-            raise click.UsageError("--create needs --ledger and --dataset: it creates an account there")
+            raise click.UsageError("create needs --ledger and --account: it creates an account there")
 
     def opened(
         self, relation: str | None = None, unit: str | None = None, budget: PrivacyBudget | None = None
@@ -222,23 +215,23 @@ class AccountName:
         Args:
             relation: the neighbouring relation of the run; None binds nothing.
             unit: the column that names whom a record belongs to.
-            budget: to create it with if `--create` says so; None to create nothing.
+            budget: to create it with if `create` says so; None to create nothing.
 
         Raises:
             LedgerError: there is no such account, or it holds for another relation or unit.
         """
-        if self.ledger is None or self.dataset is None:
+        if self.ledger is None or self.account is None:
             return None
         from dpfewshot.account.ledger import BudgetLedger
         from dpfewshot.account.names import dataset_name
 
         ledger = BudgetLedger.open(self.ledger)
-        known = {self.dataset, dataset_name(self.dataset)}.intersection(ledger.datasets())
+        known = {self.account, dataset_name(self.account)}.intersection(ledger.datasets())
         if self.create and not known:
             if budget is None:
                 return None
-            return ledger.create(self.dataset, budget, relation=relation or Relation.ZERO_OUT, unit=unit)
-        account = ledger.account(self.dataset, relation=relation or Relation.ZERO_OUT, unit=unit)
+            return ledger.create(self.account, budget, relation=relation or Relation.ZERO_OUT, unit=unit)
+        account = ledger.account(self.account, relation=relation or Relation.ZERO_OUT, unit=unit)
         if relation is not None:
             account.bind(frozenset({relation}), unit)
         return account
@@ -252,48 +245,24 @@ class PlanOptions:
         (), "A label to generate; repeat it for several. Default: all.", "--label", multiple=True
     )
     shots: int = option(1, "Demonstrations of each label.")
-    preset: str | None = option(
-        None,
-        "The mechanism, M, N and R of a paper, where you give none; tang takes a fresh draw for each token.",
-        type=click.Choice(["tang", "adadpsyn"]),
-    )
     prompts_per_draw: int | None = option(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
-    records_per_prompt: int | None = option(
-        None, "Records in a prompt. Default: 1.", "--records-per-prompt", "-N"
-    )
     max_tokens: int = option(40, "The most tokens of a demonstration.")
-    tokens_per_draw: int | None = option(None, f"Tokens that share one draw of records. {_PLANNED}")
     mechanism: str | None = option(
         None, f"What turns private numbers into a token. {_PLANNED}", type=click.Choice(MECHANISM_NAMES)
     )
-    prompt_token_limit: int = option(
-        20_000, "Plan for this many tokens, at most, that the model evaluates for one demonstration."
-    )
-    top_k: int | Literal["all"] | None = option(
-        None, "Candidate tokens, or 'all'. Default: 100.", callback=_top_k
-    )
-    clip: float | None = option(None, "The mechanism's clipping norm.")
-    temperature: float | None = option(None, "0 takes the largest noisy token; more samples one.")
-    top_p: float | None = option(None, "The nucleus to sample from if temperature > 0.")
-    sampling: str = option(
-        "poisson",
-        "fixed-size reproduces papers; neighbours then replace one unit.",
-        type=click.Choice(["poisson", "fixed-size"]),
-    )
-    accounting: str = option(
-        "certified",
-        "published: the noise of a paper's own accounting, without a guarantee.",
-        type=click.Choice(["certified", "published"]),
-    )
-    holdout: float | None = option(
-        None,
-        "The share of units that never generate and are kept for choose and calibrate, at no further cost. "
-        f"Default: {HOLDOUT}; 0 with --preset, fixed-size draws, no privacy, or masked texts without --unit.",
-    )
-    disjoint_parts: int = option(
-        1, "Disjoint parts of each label's records, each with its own demonstrations at the full epsilon."
-    )
-    record_token_cap: int = option(100, "The most tokens of a record's text.")
+    preset: str | None = key(None, type=click.Choice(["tang", "adadpsyn"]))
+    records_per_prompt: int | None = key(None)
+    tokens_per_draw: int | None = key(None)
+    prompt_token_limit: int = key(20_000)
+    top_k: int | Literal["all"] | None = key(None, callback=_top_k)
+    clip: float | None = key(None)
+    temperature: float | None = key(None)
+    top_p: float | None = key(None)
+    sampling: str = key("poisson", type=click.Choice(["poisson", "fixed-size"]))
+    accounting: str = key("certified", type=click.Choice(["certified", "published"]))
+    holdout: float | None = key(None)
+    disjoint_parts: int = key(1)
+    record_token_cap: int = key(100)
 
     def made_mechanism(self) -> Mechanism | None:
         """The mechanism that is named or described; None leaves it to the planner or the preset.
@@ -308,7 +277,7 @@ class PlanOptions:
         if self.mechanism is None and not given:
             return None
         if self.mechanism is None and self.preset is not None:
-            raise InvalidPlan(f"--{given[0].replace('_', '-')} with --preset needs --mechanism")
+            raise InvalidPlan(f"{given[0]} with preset needs --mechanism")
         drawn = given == ["top_k"] and self.sampling != "fixed-size"
         default = "softmax-choice" if drawn else "public-centred"
         mechanism = mechanism_by_name(self.mechanism or default, **settings)
@@ -317,15 +286,72 @@ class PlanOptions:
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
 
 
+# docs/how-to/project-file.md says what each of the following is.
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What `plan` measures and compares."""
+
+    probe_seconds: float = key(2.0)
+    target_noise: float | None = key(None)  # what the texts of each mechanism bear
+    cross_check: bool = key(False)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How `choose` scores, and which candidates there are; `calibrate` has the number of units."""
+
+    scored_units: int = key(1000)
+    score: str = key("accuracy", type=click.Choice(["accuracy", "likelihood"]))
+    balanced: bool = key(False)
+    no_demonstrations: bool = key(True)
+    instruction_only: bool = key(False)
+    calibrations: tuple[str, ...] = key((), multiple=True)
+    proxy_choice: bool = key(False)
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """What `evaluate` measures."""
+
+    user_model: str | None = key(None)
+    public_data: bool = key(False)
+
+
+@dataclass(frozen=True)
+class Auditing:
+    """How the audits look."""
+
+    plays: int = key(1000)
+    beta: float = key(1e-3)
+    texts_only: bool = key(False)
+    baseline: str | None = key(None)
+    items: int = key(100)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page of `report`."""
+
+    title: str = key("Privacy report")
+
+
 @dataclass(frozen=True)
 class Project:
-    """What a command works on. What it has no option for has its default."""
+    """What a command works on. What it does not use has its default."""
 
     data: Data = field(default_factory=Data)
     budget: Budget = field(default_factory=Budget)
     account: AccountName = field(default_factory=AccountName)
     model: Model = field(default_factory=Model)
     settings: PlanOptions = field(default_factory=PlanOptions)
+    plan: Probe = field(default_factory=Probe)
+    generate: Workers = field(default_factory=Workers)
+    choose: Scoring = field(default_factory=Scoring)
+    evaluate: Evaluating = field(default_factory=Evaluating)
+    audit: Auditing = field(default_factory=Auditing)
+    report: Page = field(default_factory=Page)
     output: str | None = option(None, "The file to write.")
 
     @property
@@ -336,7 +362,7 @@ class Project:
 
     @property
     def holdout(self) -> float:
-        """The value of --holdout, or its default: none where there can be none, or where a paper has none."""
+        """The value of `holdout`, or its default: none where there can be none, or where a paper has none."""
         settings = self.settings
         if settings.holdout is not None:
             return settings.holdout
@@ -349,7 +375,7 @@ class Project:
 
         Args:
             prompts: as in `open_backend`.
-            context_tokens: the default of --context-tokens with llama.cpp.
+            context_tokens: the default of `context_tokens` with llama.cpp.
         """
         model = self.model
         if model.backend == LLAMA_CPP and model.context_tokens is None:
@@ -365,13 +391,16 @@ class Project:
         }
         return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
 
-    def synthesizer(self, *, resuming: bool = False, observers: Iterable[Observer] = ()) -> Synthesizer:
+    def synthesizer(
+        self, *, resuming: bool = False, described: bool = False, observers: Iterable[Observer] = ()
+    ) -> Synthesizer:
         """Read the records, load the model and plan. Spends nothing.
 
         What needs no model is checked before it is loaded, the account too.
 
         Args:
             resuming: whether an earlier run has reserved some of the plan already.
+            described: whether the caller describes how the texts will read, which a warning then only names.
             observers: are told what is released.
 
         Raises:
@@ -384,7 +413,8 @@ class Project:
         account.check()
         task, mechanism, records = self.task, options.made_mechanism(), self.data.read_masked()
         budget = self.budget.of(records)
-        scopes = self._checked_scopes(task, records, budget, settings)
+        with self.data.lines_named():
+            scopes = self._checked_scopes(task, records, budget, settings)
         if budget is NO_PRIVACY and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         run = relation_of(options.sampling, self.budget.population), unit_of(records)
@@ -392,6 +422,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         backend = self.open_model(prompts=options.prompts_per_draw)
+        from dpfewshot.planning.plan import noise_warnings
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")
@@ -409,8 +440,9 @@ class Project:
             settings=settings,
             observers=observers,
         )
+        told = noise_warnings(synthesizer.plan) if described else []
         for warning in synthesizer.plan.warnings:
-            warn(in_options(warning))
+            warn("the texts will read badly" if warning in told else in_options(warning))
         if opened is not None and not resuming:  # of all strata, before the first one generates
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())
@@ -508,27 +540,39 @@ def _words(amount: PrivacySpend) -> str:
     return f"epsilon={amount_text(amount.epsilon)}, delta={amount_text(amount.delta)}"
 
 
-# ---- options ---------------------------------------------------------------------------------------------
+# ---- options and keys ------------------------------------------------------------------------------------
 
-_SECTIONS: Final[Mapping[str, type]] = {
-    "data": Data,
-    "budget": Budget,
-    "account": AccountName,
-    "model": Model,
-    "settings": PlanOptions,
+
+class Key(click.Parameter):
+    """A setting of a command that a project file or `--set` gives, and no option of its own."""
+
+    param_type_name = "key"
+
+    def _parse_decls(
+        self,
+        decls: Sequence[str],
+        expose_value: bool,  # noqa: ARG002 - click's signature
+    ) -> tuple[str, list[str], list[str]]:
+        return decls[0], [], []
+
+    def add_to_parser(self, parser: object, ctx: click.Context) -> None:
+        """Add nothing: no word on the command line names it."""
+
+
+SECTIONS: Final[Mapping[str, type]] = {
+    one.name: one.default_factory  # type: ignore[misc]
+    for one in fields(Project)
+    if one.default_factory is not MISSING
+}
+"""The dataclass of each of a project's fields but the output."""
+
+_FIELDS: Final[dict[str, Field[Any]]] = {
+    one.name: one for section in (*SECTIONS.values(), Project) for one in fields(section) if one.metadata
 }
 
 
-def _options_of(section: type) -> dict[str, Field[Any]]:
-    return {one.name: one for one in fields(section) if "option" in one.metadata}
-
-
-_TYPES: Final = {"int | None": int, "float | None": float}
+_TYPES: Final = {"int | None": int, "float | None": float, "bool | None": bool}
 """By a field's annotation, where the default does not tell."""
-
-_FIELDS: Final = {
-    name: one for section in (*_SECTIONS.values(), Project) for name, one in _options_of(section).items()
-}
 
 
 def takes(
@@ -537,28 +581,32 @@ def takes(
     required: Collection[str] = (),
     **changed: Mapping[str, Any],
 ) -> Decorator:
-    """Give a command options, and call it with the project that they describe.
+    """Give a command settings, as options or keys, and call it with the project that they describe.
 
     Args:
-        wanted: sections, with all of their options, and names of single fields.
-        without: fields that are not offered.
-        required: fields that must be given.
-        changed: what an option has otherwise in this command, by the field's name.
+        wanted: sections, with all of their settings, and names of single ones.
+        without: settings that are not offered.
+        required: options that must be given.
+        changed: what an option or a key has otherwise in this command, by the field's name.
     """
-    listed = [name for one in wanted for name in ([one] if isinstance(one, str) else _options_of(one))]
+    listed = [one for each in wanted for one in ([each] if isinstance(each, str) else _names_of(each))]
     names = [name for name in dict.fromkeys(listed) if name not in without]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_project(**values: Any) -> Any:
             given = {name: values.pop(name) for name in names}
-            return command(project=_project(given), **values)
+            return command(project=_without_guarantee(_project(given)), **values)
 
         for name in reversed(names):
-            one = _FIELDS[name]
-            flags = one.metadata["flags"] or ("--" + name.replace("_", "-"),)
-            attributes = {"type": _TYPES.get(str(one.type)), **one.metadata["option"]}
-            attributes |= changed.get(name, {})
+            one = _FIELDS[name].metadata
+            kind = {"type": _TYPES.get(str(_FIELDS[name].type))}
+            if "key" in one:
+                attributes = {**kind, **one["key"], **changed.get(name, {})}
+                with_project = click.option(name, cls=Key, **attributes)(with_project)  # type: ignore[arg-type]
+                continue
+            flags = one["flags"] or ("--" + name.replace("_", "-"),)
+            attributes = {**kind, **one["option"], **changed.get(name, {})}
             if name in required:
                 attributes["required"] = True
                 del attributes["default"]
@@ -568,9 +616,29 @@ def takes(
     return decorate
 
 
+def _names_of(section: type) -> list[str]:
+    return [one.name for one in fields(section)]
+
+
+def _without_guarantee(project: Project) -> Project:
+    """Leave the account of a project file out at ε = inf: it counts nothing. Refuse its file of texts."""
+    if project.budget.epsilon < math.inf or project.account.ledger is None:
+        return project
+    source, in_file = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT_MAP
+    if source("ledger") is not in_file or source("epsilon") is in_file:
+        return project
+    if source("output") is in_file:
+        raise click.UsageError(
+            "--epsilon inf means no guarantee: name another file with --output, since that of the project "
+            "file is for texts to publish"
+        )
+    warn("--epsilon inf means no guarantee, so no account is charged")
+    return replace(project, account=AccountName())
+
+
 def _project(given: Mapping[str, Any]) -> Project:
     sections = {
-        name: section(**{key: given[key] for key in _options_of(section) if key in given})
-        for name, section in _SECTIONS.items()
+        name: section(**{key: given[key] for key in _names_of(section) if key in given})
+        for name, section in SECTIONS.items()
     }
     return Project(**sections, output=given.get("output"))

@@ -1,26 +1,28 @@
-"""The project file: options of all commands, written once.
+"""The project file: settings of all commands, written once; and `--set`, a line of it for one call.
 
-A key has the name of its option: `max_tokens` is `--max-tokens`. The file becomes words of the command line,
-which the commands' own parser reads where no option is given. So an option has one meaning.
+A key that is an option, too, has its name: `max_tokens` is `--max-tokens`. The file becomes words of the
+command line, which the commands' own parser reads where no option is given. So a setting has one meaning.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli.models import Model, options_of
+from dpfewshot.cli.models import options_of
 from dpfewshot.cli.printing import Decorator, stages
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
+from dpfewshot.cli.project import SECTIONS, Project, takes
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.runtime.files import read_text
 from dpfewshot.runtime.redaction import redacts_errors
@@ -42,17 +44,16 @@ FILE_NAME: Final = "dpfewshot.toml"
 _OUTPUT: Final = ("demonstrations", "chosen", "report")
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "task": tuple(one.name for one in fields(Task)),
-    "records": tuple(one.name for one in fields(Data) if one.name != "task"),
-    "budget": tuple(one.name for one in fields(Budget)),
-    "account": tuple(one.name for one in fields(AccountName)),
-    "model": tuple(one.name for one in fields(Model)),
-    "settings": tuple(one.name for one in fields(PlanOptions)),
+    **{
+        {"data": "records"}.get(name, name): tuple(one.name for one in fields(section) if one.name != "task")
+        for name, section in SECTIONS.items()
+    },
     "output": _OUTPUT,
 }
 """The keys of each section."""
 
 _SECTION_OF: Final = {key: name for name, keys in _SECTIONS.items() if name != "task" for key in keys}
-"""The section of each option's key."""
+"""The section of each key."""
 
 _NAMED: Final[Mapping[type, str]] = {
     str: "a string",
@@ -64,7 +65,7 @@ _NAMED: Final[Mapping[type, str]] = {
 }
 """What a value must be, by its type in a section."""
 
-_PATHS: Final = ("records", "ca_bundle", *_OUTPUT)
+_PATHS: Final = ("records", "ca_bundle", "user_model", "calibrations", "baseline", *_OUTPUT)
 _OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
 _SQLITE: Final = "sqlite:///"
 
@@ -149,44 +150,74 @@ def load(path: str | os.PathLike[str] = FILE_NAME) -> ProjectFile:
     return found
 
 
-def from_project_file(**output: str) -> Decorator:
-    """Give a command the option --config, whose file stands for options that are not given.
+def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
+    """Give a command the options --config, whose file stands for what is not given, and --set.
 
     Args:
+        own: keys that this command does not read from the file.
         output: options of this command that [output] sets, each with its key there.
     """
 
-    def callback(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
-        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
-            return None
-        found = read(path or FILE_NAME)
-        named = {option: found.output[key] for option, key in output.items() if key in found.output}
-        context.default_map = _default_map(context.command, {**found.words, **named})
-        return path or FILE_NAME
-
-    config = click.option(
-        "--config",
-        is_eager=True,
-        callback=callback,
-        metavar="FILE",
-        help="A project file, whose keys stand for options that are not given. "
-        f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
-    )
-
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_file(*, config: str | None, **values: Any) -> None:
+        def with_file(*, config: str | None, lines: Collection[str], **values: Any) -> None:
+            source = click.get_current_context().get_parameter_source
+            if twice := sorted(name for name in lines if source(name) is not _OWN):
+                raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
             if config is not None:
                 stages()(f"options of {config}")
             command(**values)
 
-        return config(with_file)
+        return _config(own, output)(_set(output)(with_file))
 
     return decorate
 
 
-def _default_map(command: click.Command, words: Mapping[str, Any]) -> dict[str, Any]:
+def _config(own: Collection[str], output: Mapping[str, str]) -> Decorator:
+    def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
+        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
+            return None
+        found = read(path or FILE_NAME)
+        words = {key: one for key, one in {**found.words, **found.output}.items() if key not in own}
+        context.default_map = _default_map(context.command, words, output) | dict(context.default_map or {})
+        return path or FILE_NAME
+
+    return click.option(
+        "--config",
+        is_eager=True,
+        callback=read_file,
+        metavar="FILE",
+        help="A project file, which stands for what is not given. "
+        f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
+    )
+
+
+def _set(output: Mapping[str, str]) -> Decorator:
+    def read_lines(context: click.Context, _: click.Parameter, lines: tuple[str, ...]) -> list[str]:
+        words = assigned(lines)
+        names = {key: option for option, key in output.items()}
+        used = {one.name for one in context.command.params}
+        if unused := [key for key in words if names.get(key, key) not in used]:
+            raise click.UsageError(f"--set {unused[0]}: `{context.info_name}` does not use it")
+        context.default_map = dict(context.default_map or {}) | _default_map(context.command, words, output)
+        return [names.get(key, key) for key in words]
+
+    return click.option(
+        "--set",
+        "lines",
+        is_eager=True,
+        multiple=True,
+        callback=read_lines,
+        metavar="KEY=VALUE",
+        help="A line of the project file, for this call: --set top_k=50. Repeatable.",
+    )
+
+
+def _default_map(
+    command: click.Command, words: Mapping[str, Any], output: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """The words for a command's options: several for one that may be repeated."""
+    words = {**words, **{option: words[key] for option, key in output.items() if key in words}}
     repeated = {one.name for one in command.params if one.multiple}
     return {key: [word] if key in repeated and isinstance(word, str) else word for key, word in words.items()}
 
@@ -201,36 +232,37 @@ def read(path: str | os.PathLike[str]) -> ProjectFile:
 
 def parsed(path: Path, text: str) -> ProjectFile:
     """The project file of this text; `path` is for messages, and its folder for relative paths."""
-    source = _Source(path, text)
-    values = {
-        key: one for name, table in source.tables.items() if name != "task" for key, one in table.items()
-    }
-    for key, one in values.items():
-        if isinstance(one, str):
-            values[key] = _placed(path.parent, key, one)
-    output = {key: values.pop(key) for key in _OUTPUT if key in values}
-    words = {key: _words(value) for key, value in values.items()}
+    source = _File(path, text)
+    words, output, project, own = source.read(path.parent)
     if "task" in source.tables:
         words["task"] = source.task()
-    try:
-        with _everything.make_context(FILE_NAME, [], default_map=_default_map(_everything, words)) as context:
-            project = _everything.invoke(context)
-            own = {key: one for key, one in values.items() if context.get_parameter_source(key) is _OWN}
-    except click.BadParameter as error:
-        key = str(error.param.name if error.param else "")
-        raise source.error(error.message, _SECTION_OF[key], key) from None
+        project = replace(project, data=replace(project.data, task=words["task"]))
     source.check(project, own)
     return ProjectFile(path, words, output, project)
 
 
+def assigned(lines: Sequence[str]) -> dict[str, Any]:
+    """The words of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out.
+
+    Raises:
+        InvalidPlan: a line is no such line, or its key is unknown, twice there, or of the wrong type.
+    """
+    words, output, _, _ = _Lines(lines).read(Path())
+    return {**words, **output}
+
+
 @click.command()
-@takes(Data, Model, Budget, PlanOptions, AccountName)
+@takes(*SECTIONS.values())
 def _everything(*, project: Project) -> Project:
     return project
 
 
-def _placed(folder: Path, key: str, value: str) -> str:
-    """A value, as seen from the working folder if it is a path."""
+def _placed(folder: Path, key: str, value: Any) -> Any:
+    """A value, as seen from the working folder if it is a path, or paths."""
+    if isinstance(value, list):
+        return [_placed(folder, key, one) for one in value]
+    if not isinstance(value, str):
+        return value
     if key == "ledger" and value.startswith(_SQLITE):
         return _SQLITE + str(folder / value.removeprefix(_SQLITE))
     # A model may be a name on a hub, which has folders.
@@ -246,13 +278,95 @@ def _words(value: Any) -> Any:
 
 
 class _Source:
+    """Tables of keys, and what an error says of their place."""
+
+    tables: dict[str, Any]
+
+    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:
+        """An error that names the key and its place."""
+        raise NotImplementedError
+
+    def read(self, folder: Path) -> tuple[dict[str, Any], dict[str, str], Project, dict[str, Any]]:
+        """The words and the files of [output], their project, and what it has from the tables.
+
+        Raises:
+            InvalidPlan: a value is of the wrong type. Names the key.
+        """
+        values = {
+            key: _placed(folder, key, one)
+            for name, table in self.tables.items()
+            if name != "task"
+            for key, one in table.items()
+        }
+        output = {key: values.pop(key) for key in _OUTPUT if key in values}
+        for key, one in output.items():
+            if not isinstance(one, str):
+                raise self.error("must be a string", "output", key)
+        words = {key: _words(value) for key, value in values.items()}
+        try:
+            with _everything.make_context("", [], default_map=_default_map(_everything, words)) as context:
+                project = _everything.invoke(context)
+                own = {key: one for key, one in values.items() if context.get_parameter_source(key) is _OWN}
+        except click.BadParameter as error:
+            key = str(error.param.name if error.param else "")
+            raise self.error(error.message, _SECTION_OF[key], key) from None
+        self._check_types(project, own)
+        return words, output, project, own
+
+    def _check_types(self, project: Project, values: Mapping[str, Any]) -> None:
+        """Refuse what became something else on its way: "1" a number, or true a string."""
+        made = [getattr(project, name) for name in SECTIONS]
+        for key, value in values.items():
+            one = next(getattr(section, key) for section in made if hasattr(section, key))
+            as_given = [value] if isinstance(one, tuple) and isinstance(value, str) else value
+            if (list(one) if isinstance(one, tuple) else one) != as_given or (one is True) != (value is True):
+                raise self.error(f"must be {_NAMED.get(type(one), 'left out')}", _SECTION_OF[key], key)
+
+
+class _Lines(_Source):
+    """The lines of `--set`."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        values: dict[str, Any] = {}
+        for line in lines:
+            name, equals, value = line.partition("=")
+            key = name.strip().partition(".")[0]
+            if not equals or not key:
+                raise click.UsageError(f"--set must read KEY=VALUE, not {line!r}")
+            if key not in _SECTION_OF:
+                raise click.UsageError(f"--set {key}: unknown key; there are {', '.join(_SECTION_OF)}")
+            values = self._with(values, name, value.strip(), key)
+        self.tables = {}
+        for key, value in values.items():
+            self.tables.setdefault(_SECTION_OF[key], {})[key] = value
+
+    def _with(self, values: dict[str, Any], name: str, value: str, key: str) -> dict[str, Any]:
+        for written in (value, json.dumps(value)):
+            try:
+                found = tomllib.loads(f"{name} = {written}")
+            except (tomllib.TOMLDecodeError, RecursionError):
+                continue
+            there, new = values.get(key, {}), found[key]
+            if key not in values:
+                return {**values, **found}
+            if isinstance(there, dict) and isinstance(new, dict) and not there.keys() & new.keys():
+                return {**values, key: {**there, **new}}
+            raise self.error("is there twice", _SECTION_OF[key], key)
+        raise self.error("is no key of TOML", _SECTION_OF[key], key)
+
+    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:  # noqa: ARG002 - as declared
+        """An error that names the key."""
+        return InvalidPlan(f"--set {key}: {message}")
+
+
+class _File(_Source):
     """A file's text and tables, and the lines of its keys."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
         self._lines = text.split("\n")
         try:
-            self.tables: dict[str, Any] = tomllib.loads(text)
+            self.tables = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             # Only the position: somebody may name a private file, whose text must not be quoted.
             place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
@@ -261,12 +375,10 @@ class _Source:
             if section not in _SECTIONS or not isinstance(table, dict):
                 listed = ", ".join(f"[{name}]" for name in _SECTIONS)
                 raise self.error(f"unknown section; there are {listed}", section, section)
-            for key, value in table.items():
+            for key in table:
                 if key not in _SECTIONS[section]:
                     known = ", ".join(map(repr, _SECTIONS[section]))
                     raise self.error(f"unknown key; [{section}] has {known}", section, key)
-                if section == "output" and not isinstance(value, str):
-                    raise self.error("must be a string", section, key)
 
     def error(self, message: str, section: str, key: str = "") -> InvalidPlan:
         """An error that names the key and its line, or that of its section."""
@@ -292,9 +404,8 @@ class _Source:
             return Task(**table)
 
     def check(self, project: Project, values: Mapping[str, Any]) -> None:
-        """Refuse values of the wrong type, and sections that contradict themselves or each other."""
+        """Refuse sections that contradict themselves or each other."""
         account, data, budget, settings = project.account, project.data, project.budget, project.settings
-        self._check_types([data, budget, account, project.model, settings], values)
         with self._checks("account"):
             if "account" in self.tables:  # the environment may name a ledger for other commands
                 account.check()
@@ -309,13 +420,6 @@ class _Source:
                 PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)
         if isinstance(data.task, Task):
             self._check_task(data.task, project)
-
-    def _check_types(self, made: Sequence[object], values: Mapping[str, Any]) -> None:
-        """Refuse what became something else on its way: "1" a number, or true a string."""
-        for key, value in values.items():
-            one = next(getattr(section, key) for section in made if hasattr(section, key))
-            if (list(one) if isinstance(one, tuple) else one) != value or (one is True) != (value is True):
-                raise self.error(f"must be {_NAMED.get(type(one), 'left out')}", _SECTION_OF[key], key)
 
     def _check_task(self, task: Task, project: Project) -> None:
         data, population = project.data, project.budget.population

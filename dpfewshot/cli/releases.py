@@ -14,7 +14,17 @@ import click
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
-from dpfewshot.cli.project import COLUMNS, HOLDOUT, AccountName, Budget, Data, Project, check_budget, takes
+from dpfewshot.cli.project import (
+    COLUMNS,
+    HOLDOUT,
+    AccountName,
+    Budget,
+    Data,
+    Project,
+    Scoring,
+    check_budget,
+    takes,
+)
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.files import read_text
@@ -31,67 +41,39 @@ from dpfewshot.values import (
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.icl import Calibration
-    from dpfewshot.releases.choice import Candidate
+    from dpfewshot.releases.choice import Candidate, Choice
     from dpfewshot.tasks import Task
     from dpfewshot.values import Records
 
 CONTEXT_TOKENS: Final = 1024
-"""The default of --context-tokens with llama.cpp: a prompt holds all demonstrations."""
+"""The default of `context_tokens` with llama.cpp: a prompt holds all demonstrations."""
 
 _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
-_HOLDOUT: Final = {"default": HOLDOUT, "help": "The share of units to read, as in generate; 0 reads all."}
 
-
-def _takes(output: str) -> Decorator:
-    """Give a command the options of a release from labelled records."""
+def _takes(output: str, *further: type | str) -> Decorator:
+    """Give a command the settings of a release from labelled records, and further ones."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        scored = click.option("--scored-units", default=1000, help="Units to score, on average.")
         return takes(
-            *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output"),
+            *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output", *further),
             without=("mask_identifiers",),
             required=("task", "records", "epsilon"),
-            holdout=_HOLDOUT,
+            holdout={"default": HOLDOUT},
             output={"help": output},
-        )(scored(quiet_option(json_option(command))))
+        )(quiet_option(json_option(command)))
 
     return decorate
 
 
 @click.command()
 @from_project_file(files="demonstrations", output="chosen")
-@_takes("A new .jsonl file for the chosen demonstrations.")
+@_takes("A new .jsonl file for the chosen demonstrations.", Scoring)
 @click.option(
     "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
 )
-@click.option("--without/--no-without", default=True, help="Whether no demonstrations are a candidate too.")
-@click.option("--instruction-only", is_flag=True, help="Add texts that the model writes without records.")
-@click.option(
-    "--calibration", "calibrations", multiple=True, help="From calibrate, for a candidate. Repeatable."
-)
-@click.option(
-    "--score",
-    type=click.Choice(["accuracy", "likelihood"]),
-    default="accuracy",
-    help="Choose by right or wrong, or by the probability of the label.",
-)
-@click.option("--balanced", is_flag=True, help="Count every label alike, whatever its number of units.")
-@click.option("--proxy-choice", is_flag=True, help="Say that another model will use the demonstrations.")
-def choose(
-    *,
-    project: Project,
-    scored_units: int,
-    files: tuple[str, ...],
-    without: bool,
-    instruction_only: bool,
-    calibrations: tuple[str, ...],
-    score: str,
-    balanced: bool,
-    proxy_choice: bool,
-    as_json: bool,
-) -> None:
+def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
 
     \b
@@ -105,33 +87,50 @@ def choose(
     from dpfewshot.releases.choice import Candidate, checked_candidates
 
     _check_new(project.output)
-    task = project.task
+    task, scoring = project.task, project.choose
     candidates = [Candidate(Demonstrations.from_jsonl(path), name=path) for path in files]
-    if without:
+    if scoring.no_demonstrations:
         candidates.insert(0, Candidate())
     checked_candidates(task, candidates)
     with _nothing_spent_if_interrupted("scoring") as on_progress:
-        records, settings = _inputs(project, task, scored_units, pure=True)
+        records, settings = _inputs(project, task, pure=True)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
-        if instruction_only:
+        if scoring.instruction_only:
             written = instruction_only_demonstrations(task, model)
             candidates.append(Candidate(written, name="instruction-only"))
-        candidates += list(_calibrated(task, model, candidates, calibrations))
+        candidates += list(_calibrated(task, model, candidates, scoring.calibrations))
         stages()("scoring the candidates")
         choice = choosing.choose(
             task,
             records,
             model,
             candidates,
-            score=score,
-            balanced=balanced,
-            proxy=proxy_choice,
+            score=scoring.score,
+            balanced=scoring.balanced,
+            proxy=scoring.proxy_choice,
             on_progress=on_progress,
             **settings,
         )
-    named = f"{choice.candidate.name}: " if choice.ingredients else ""
-    told = json.dumps(choice.as_dict()) if as_json else named + choice.statement
+    where = "records that were kept for this" if project.holdout else "records"
+    told = json.dumps(choice.as_dict())
+    if not as_json:
+        told = _choice_in_words(choice, project.model.name, where)
     publish(told, project.output, choice.demonstrations.to_jsonl)
+
+
+def _choice_in_words(choice: Choice, model: str, where: str) -> str:
+    """What was chosen, of what the shares are, and whether they differ for sure; then the statement."""
+    model, found, without = on_one_line(model), choice.accuracy, choice.baseline
+    if not choice.ingredients:
+        headline = f"no demonstrations are best: without any, {model} labels {found} of the {where} rightly"
+    else:
+        apart = found.low > without.high or without.low > found.high
+        headline = (
+            f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
+            f"rightly, without {without}; these 95 % intervals "
+            + ("do not overlap" if apart else "overlap, so which is better is not certain")
+        )
+    return f"{headline}\nto publish: {choice.statement}"
 
 
 def _calibrated(
@@ -155,18 +154,18 @@ _SUFFIX: Final = ".calibration.json"
 
 @click.command()
 @from_project_file(demonstrations="demonstrations")
-@_takes(f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.")
+@_takes(f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.", "scored_units")
 @click.option("--demonstrations", help="From generate --output, in prompt order. Default: none.")
-def calibrate(*, project: Project, scored_units: int, demonstrations: str | None, as_json: bool) -> None:
+def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) -> None:
     """Release a prompt's bias towards each label, under (epsilon, delta), for icl.Classifier(calibration=).
 
-    The records of frequent labels weigh less, unless --population gives one number for all labels: if most
+    The records of frequent labels weigh less, unless population gives one number for all labels: if most
     records had one label, it would look like bias.
 
     \b
     Example:
       dpfewshot calibrate --task trec --records trec.jsonl.gz --demonstrations demos.jsonl --epsilon 0.1
-      dpfewshot choose ... --candidates demos.jsonl --calibration demos.calibration.json
+      dpfewshot choose ... --candidates demos.jsonl --set calibrations=demos.calibration.json
     """
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.releases.calibration import release_calibration
@@ -175,7 +174,7 @@ def calibrate(*, project: Project, scored_units: int, demonstrations: str | None
     _check_new(path)
     shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
     with _nothing_spent_if_interrupted("measuring") as on_progress:
-        records, settings = _inputs(project, project.task, scored_units)
+        records, settings = _inputs(project, project.task)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         stages()("measuring the bias")
         released = release_calibration(
@@ -204,13 +203,12 @@ def _check_new(path: str | None) -> None:
         raise click.UsageError(f"--output {path} exists: name a new file")
 
 
-def _inputs(
-    project: Project, task: Task, scored_units: int, *, pure: bool = False
-) -> tuple[Records, dict[str, Any]]:
+def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Records, dict[str, Any]]:
     """Read the records, check what needs no model, and return them with the release's keyword arguments.
 
     A `pure` release costs ε alone, and no δ.
     """
+    from dpfewshot.account.rule import Admission
     from dpfewshot.planning.population import relation_of
     from dpfewshot.releases.payment import explained, open_payment, scope_of_release
     from dpfewshot.sampling import Holdout, partition_of_units
@@ -220,28 +218,32 @@ def _inputs(
     budget = project.budget.of(records)
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
-    check_whole("scored_units", scored_units)
-    open_payment(task, records, budget=None, population=population, holdout=holdout)
+    check_whole("scored_units", project.choose.scored_units)
+    with project.data.lines_named():
+        open_payment(task, records, budget=None, population=population, holdout=holdout)
     cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
     run = relation_of("poisson", population), unit_of(records)
-    account = project.account.opened(*run, None)
+    account, name = project.account.opened(*run, None), project.account.account
+    costs = f"epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
+    pays = f" of the account {name!r}" if name else " without a ledger that counts it"
+    told = f"this may spend {costs}{pays}"
     if account is not None:
         scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
         try:
             check_budget(account, [scope], cost, by_stratum=False)
         except BudgetExceeded as refusal:
             raise explained(refusal, scope) from None
-    name = project.account.dataset
-    stages()(
-        f"this may spend epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
-        f"{' without a ledger that counts it' if name is None else f' of the account {name!r}'}; "
-        "interrupted before it is done, it spends nothing"
-    )
+        if account.rule == Admission.SUM:
+            before, (after, _) = account.spent, account.check([(scope, cost)])
+            further = max(0.0, after.epsilon - before.epsilon), max(0.0, after.delta - before.delta)
+            costs = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
+            told = f"this may add {costs} to what the account {name!r} has spent"
+    stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,
         "population": population,
         "holdout": holdout,
-        "scored_units": scored_units,
+        "scored_units": project.choose.scored_units,
         "record_token_cap": project.settings.record_token_cap,
         "account": account or project.account.opened(*run, budget),
     }
@@ -272,11 +274,12 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
 
 
 @click.command()
+@from_project_file(own=("epsilon", "delta"))
 @takes(
-    *("records", *COLUMNS, "epsilon", "delta", "ledger", "dataset"),
+    *("records", *COLUMNS, "epsilon", "delta", "ledger", "account"),
     required=("records", "epsilon"),
     delta={"help": "Delta of the release; required without --candidates."},
-    dataset={"help": "The ledger account's name. The account must exist."},
+    account={"help": "The account's name. The account must exist."},
 )
 @click.option("--count", type=int, required=True, help="The number of labels.")
 @click.option("--candidates", help="A file with the public labels to choose from, one per line.")

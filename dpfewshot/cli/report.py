@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpfewshot.cli.printing import json_option
-from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project, takes
+from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Page, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import counted, delta_text, epsilon_text
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @from_project_file(demonstrations="demonstrations", output="report")
-@takes("ledger", "dataset", "output", output={"default": "report.html"})
+@takes("ledger", "account", Page, "output", output={"default": "report.html"})
 @click.option("--demonstrations", help="A .jsonl file from generate --output.")
 @click.option("--choice", help="A file with the output of choose --json.")
 @click.option("--plan", help="A file with the output of plan --json or generate --json.")
 @click.option("--evaluation", help="A .jsonl file from evaluate --output.")
 @click.option("--audit", "audits", multiple=True, help="A file with the output of audit --json. Repeatable.")
-@click.option("--title", default="Privacy report", help="The heading and title of the page.")
 @click.option(
     "--private",
     "confidential",
@@ -44,7 +43,6 @@ def report(
     plan: str | None,
     evaluation: str | None,
     audits: tuple[str, ...],
-    title: str,
     confidential: bool,
     as_json: bool,
 ) -> None:
@@ -52,7 +50,7 @@ def report(
 
     \b
     Example:
-      dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --dataset tickets
+      dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --account tickets
       dpfewshot report ... --evaluation results.jsonl --audit findings.json --private
     """
     from dpfewshot import report as reports
@@ -60,7 +58,7 @@ def report(
     from dpfewshot.evaluation import read_cells
 
     account, output = project.account, str(project.output)
-    if account.dataset is None and account.ledger == os.environ.get(LEDGER_VARIABLE):
+    if account.account is None and account.ledger == os.environ.get(LEDGER_VARIABLE):
         account = AccountName()  # a report need not be of an account
     account.check()
     if not (account.ledger or demonstrations or choice or plan or evaluation or audits):
@@ -80,7 +78,7 @@ def report(
     )
     contents = reports.select(sources, confidential=confidential)
     with write_errors(output):
-        write_whole(output, reports.page(contents, title=title, made=datetime.now(UTC).date()))
+        write_whole(output, reports.page(contents, title=project.report.title, made=datetime.now(UTC).date()))
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import MECHANISMS, Mechanism, by_name
-from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan
 from dpfewshot.planning.planner import Planner
 
 
@@ -31,7 +31,7 @@ class Compared:
     cheapest: bool = False
 
 
-def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> list[Compared]:
+def compare(planner: Planner, *, vocabulary_size: int, target_noise: float | None = None) -> list[Compared]:
     """Plan every mechanism with a fresh draw for each token and with one draw for each demonstration.
 
     Where the noise is above the target at the given M, a further row raises M to the smallest that meets it,
@@ -40,13 +40,14 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> l
     Args:
         planner: has the settings that the comparison starts from.
         vocabulary_size: V of the backend.
-        target_noise: the greatest standard deviation of the noise on a mean probability, > 0.
+        target_noise: the greatest standard deviation of the noise on a mean probability, > 0. None: what the
+            texts of each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
 
     Raises:
         InvalidPlan: the target is not above 0, or the starting settings allow no plan at all. A mechanism
             that they do not suit (fixed-size draws need Gaussian noise) is left out.
     """
-    if not target_noise > 0:
+    if target_noise is not None and not target_noise > 0:
         raise InvalidPlan(f"the target noise must be a positive number, not {target_noise}")
     plans: list[GenerationPlan] = []
     refusals: list[InvalidPlan] = []
@@ -55,13 +56,20 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float) -> l
         for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
                 plans += _given_and_least(
-                    planner.with_settings(tokens_per_draw=tokens_per_draw), mechanism, target_noise
+                    planner.with_settings(tokens_per_draw=tokens_per_draw),
+                    mechanism,
+                    _target(name, target_noise),
                 )
             except InvalidPlan as refusal:  # the mechanism does not suit these draws
                 refusals.append(refusal)
     if not plans:
         raise refusals[0]
     return _marked(plans, target_noise)
+
+
+def _target(mechanism: str, given: float | None) -> float:
+    least = min(misplaced for misplaced, _ in READABLE_NOISE.values())
+    return READABLE_NOISE.get(mechanism, (least,))[0] if given is None else given
 
 
 def _given_and_least(planner: Planner, mechanism: Mechanism, target_noise: float) -> Iterator[GenerationPlan]:
@@ -96,9 +104,14 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
     return high
 
 
-def _marked(plans: list[GenerationPlan], target_noise: float) -> list[Compared]:
+def _marked(plans: list[GenerationPlan], target_noise: float | None) -> list[Compared]:
     rows = [
-        Compared(plan, None if plan.noise_on_mean is None else plan.noise_on_mean <= target_noise)
+        Compared(
+            plan,
+            None
+            if plan.noise_on_mean is None
+            else plan.noise_on_mean <= _target(plan.mechanism, target_noise),
+        )
         for plan in plans
     ]
     fitting = [row for row in rows if row.meets_target]

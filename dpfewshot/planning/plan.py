@@ -111,6 +111,20 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     return [warning]
 
 
+def reading(plan: GenerationPlan) -> str:
+    """How the texts will read, as far as their mechanism was measured."""
+    if plan.mechanism not in READABLE_NOISE or plan.noise_on_mean is None:
+        return f"not measured for the mechanism {plan.mechanism}"
+    misplaced, senseless = READABLE_NOISE[plan.mechanism]
+    if plan.noise_on_mean <= misplaced:
+        return "as well as the model writes; at so little noise no words were out of place when measured"
+    hopeless = plan.noise_on_mean > senseless
+    if plan.noise_on_mean > RANDOM_NOISE:
+        return "not at all: most words will be random"
+    expected = "they will make little sense" if hopeless else "some words will be out of place"
+    return f"badly; {expected}, about {_share(plan, OUT_OF_PLACE[hopeless])} or more"
+
+
 def _rounded_up(noise: float) -> str:
     """To three digits, so that what is above a limit of fewer digits reads so."""
     return f"{to_digits(Decimal(repr(noise)), 3, ROUND_CEILING).normalize():f}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, calibrate, epsilon
@@ -17,7 +18,14 @@ from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
-from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan, draws_at
+from dpfewshot.planning.plan import (
+    HARDLY_PROTECTS,
+    READABLE_NOISE,
+    GenerationPlan,
+    Stratum,
+    StratumPlan,
+    draws_at,
+)
 from dpfewshot.planning.settings import PUBLISHED, PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
@@ -26,6 +34,8 @@ from dpfewshot.values import PrivacyBudget, Relation
 
 SMALLEST_EPSILON = 1e-3
 """Below this the noise scale leaves the range of the integer grid."""
+
+_MOST_RECORDS: Final = 1000  # times the plan's, where `enough` gives up
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,47 @@ def plan_stratum(
         noise_on_mean=mechanism.noise_on_mean(draws, sigma) if sigma else 0.0,
         event=event,
     )
+
+
+class Enough(NamedTuple):
+    """What makes the worst stratum's noise bearable, each alone and nothing else changed; None: nothing does.
+
+    Attributes:
+        scope: the stratum's.
+        epsilon: the least, at the plan's δ.
+        population: the least n, at most a thousand times the plan's, to one per cent.
+    """
+
+    scope: str | None
+    epsilon: float | None
+    population: int | None
+
+
+def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
+    """Which ε or how many units would do; None if the noise is bearable, or nobody measured what is.
+
+    Noise on the mean is proportional to σ, so one σ is sought for both.
+    """
+    bearable = READABLE_NOISE.get(plan.mechanism, (math.inf,))[0]
+    worst = max(plan.strata, key=lambda one: one.noise_on_mean or 0.0)
+    noise, spend, draws = worst.noise_on_mean or 0.0, worst.spend, worst.draws
+    if noise <= bearable or spend is None or draws.fixed_size is not None:
+        return None
+    sigma = worst.noise_multiplier * bearable / noise
+
+    def costs(population: int) -> float:
+        rate = draws.sampling_rate * worst.population / population
+        return epsilon(mechanism.event(replace(draws, sampling_rate=rate), sigma), delta=spend.delta).upper
+
+    needed, low, high = costs(worst.population), worst.population, worst.population
+    while costs(high) > spend.epsilon:
+        low, high = high, 2 * high
+        if high > _MOST_RECORDS * worst.population:
+            return Enough(worst.scope, needed if needed <= HARDLY_PROTECTS else None, None)
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if costs(middle) <= spend.epsilon else (middle, high)
+    return Enough(worst.scope, needed if needed <= HARDLY_PROTECTS else None, high)
 
 
 def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:

@@ -62,14 +62,14 @@ def _public_population(population: Population, scope: str | None, counted: int) 
     if not isinstance(population, Mapping):
         raise InvalidPlan(
             "population must name a number for each label, as in {'refund': 1200}; on the command line "
-            "repeat it, as in --population refund=1200 --population delivery=900"
+            "repeat it, as in --set population.refund=1200 --set population.delivery=900"
         )
     if scope not in population:
         raise InvalidPlan(
-            f"population (--population LABEL=N) has no number for the label {scope!r}: give each label its "
-            "public number"
+            f"population (--set population.LABEL=N) has no number for the label {scope!r}: give each label "
+            "its public number"
         )
-    return _public_number(f"the population of label {scope!r} (--population LABEL=N)", population[scope])
+    return _public_number(f"the population of label {scope!r} (--set population.LABEL=N)", population[scope])
 
 
 def _public_number(name: str, number: int) -> int:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedIOBase
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias, overload
 
@@ -91,6 +91,20 @@ def read_records(
     with errors_of(path), ExitStack() as opened:
         files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
         return Records(records_of(rows_of(path, files, columns), columns))
+
+
+@redacts_errors(None)
+def place_of(
+    path: str | os.PathLike[str], number: int, *, text: TextColumns, label: str, unit: str | None
+) -> str:
+    """Where record `number`, from 1, stands in a file that `read_records` read: "line 7".
+
+    A file without lines has records: "record 7".
+    """
+    path, columns = Path(path), columns_for(text, label, unit)
+    with ExitStack() as opened:
+        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
+        return next(islice(rows_of(path, files, columns), number - 1, None))[0]
 
 
 @overload

@@ -1,4 +1,4 @@
-"""`plan --cross-check`: another accountant beside ours, and a clear word where it is missing."""
+"""`plan --set cross_check=true`: another accountant beside ours, and a clear word where it is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dp_accounting() -> None:
 
 def command(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan, *arguments: str) -> str:
     synthesizer = SimpleNamespace(probe=lambda _: made)
-    monkeypatch.setattr(command_module.Project, "synthesizer", lambda _: synthesizer)
+    monkeypatch.setattr(command_module.Project, "synthesizer", lambda *_, **__: synthesizer)
     given = ["--task", "trec", "--records", "none", "--epsilon", "2", "--quiet", *arguments]
     result = CliRunner().invoke(command_module.plan, given, catch_exceptions=False)
     assert result.exit_code == 0
@@ -50,14 +50,14 @@ def command(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan, *arguments: s
 @pytest.mark.slow
 @pytest.mark.usefixtures("dp_accounting")
 def test_the_plan_prints_both_accountants(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan) -> None:
-    found = json.loads(command(monkeypatch, made, "--cross-check", "--json"))
+    found = json.loads(command(monkeypatch, made, "--set", "cross_check=true", "--json"))
     assert set(found) == {*made.as_dict(), "cross_check"}
     (check,) = found["cross_check"]
     assert set(check) == {"scope", "certified", "dp_accounting"}
     assert check["scope"] == "Location"
     assert check["certified"] == found["epsilon"] == made.epsilon
     assert check["dp_accounting"] == pytest.approx(check["certified"], rel=1e-3)
-    words = command(monkeypatch, made, "--cross-check")
+    words = command(monkeypatch, made, "--set", "cross_check=true", "--details")
     assert f"{epsilon_text(made.epsilon)} certified here" in words
     assert f"dp-accounting {check['dp_accounting']:.4f}" in words
 
@@ -83,7 +83,7 @@ def without_dp_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, made: GenerationPlan) -> None:
     without_dp_accounting(monkeypatch)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[accountants\]'"):
-        command(monkeypatch, made, "--cross-check")
+        command(monkeypatch, made, "--set", "cross_check=true")
 
 
 @pytest.mark.usefixtures("dp_accounting")

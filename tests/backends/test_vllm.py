@@ -117,7 +117,7 @@ def test_a_demonstration_is_generated_and_its_ledger_verifies(backend, tmp_path)
 def test_the_doctor_finds_nothing_wrong(tiny_model, command):
     """The conformance suite asks for hundreds of whole rows: of 328 tokens here, and not of 49,152."""
     with vllm_server(tiny_model, *WHOLE, *ONE_BY_ONE) as url:
-        server = ["--backend", "openai", "--base-url", url, "--model", NAME]
+        server = ["--backend", "openai", "--set", f"base_url={url}", "--model", NAME]
         status, printed, _ = command("doctor", *server, "--json")
     found = json.loads(printed)
     assert [check for check in found["checks"] if not check["well"]] == []

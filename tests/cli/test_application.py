@@ -48,7 +48,7 @@ GOOD = json.dumps({"text": f"hello {SECRET}", "label": "Location"}).encode() + b
         (GOOD + '{"text": "caf\xe9 swordfish", "label": "Location"}\n'.encode("latin-1"), "line 2"),
         (GOOD + json.dumps({"text": SECRET}).encode(), "line 2"),
         (GOOD * 3 + json.dumps({"text": "  ", "label": "Location"}).encode(), "line 4"),
-        (GOOD + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "record 2"),
+        (GOOD + b"\n" + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "line 3"),
     ],
     ids=["empty", "broken", "latin-1", "no label", "blank", "other label"],
 )
@@ -62,7 +62,7 @@ def test_missing_and_broken_files(command: Run) -> None:
     assert "nowhere" in one_line(*command(*GENERATE, "--records", "nowhere.jsonl"))
     Path("broken.jsonl.gz").write_bytes(gzip.compress(Path("records.jsonl").read_bytes())[:-20])
     assert "gz" in one_line(*command(*GENERATE, "--records", "broken.jsonl.gz"))
-    one_line(*command(*GENERATE, "--text", "body"))
+    one_line(*command(*GENERATE, "--set", "text=body"))
 
 
 @pytest.mark.usefixtures("towns")
@@ -75,25 +75,25 @@ def test_missing_and_broken_files(command: Run) -> None:
         ("--epsilon much", "neither a finite number nor the word inf"),
         ("--delta 0", "delta must lie between 0 and 1"),
         ("--delta 1", "delta must lie between 0 and 1"),
-        ("--top-k many", "--top-k"),
+        ("--set top_k=many", "top_k"),
         ("--task nosuchtask", "nosuchtask"),
         ("--task nowhere.toml", "nowhere.toml"),
         ("--backend crystal-ball", "crystal-ball"),
-        ("--population Location", "LABEL=N"),
+        ("--set population=Location", "LABEL=N"),
         ("--nosuchoption 1", "--nosuchoption"),
         ("--output /nowhere/at/all.jsonl", "cannot write"),
         ("--resume", "--resume needs --ledger"),
-        ("--prompts-per-draw 21 --holdout 0", "--prompts-per-draw 20 would fit"),
+        ("--prompts-per-draw 21 --set holdout=0", "--prompts-per-draw 20 would fit"),
         ("--prompts-per-draw 20", "holdout of 0.2 (0 uses all): --prompts-per-draw 16 would fit"),
         ("--max-tokens 0", "--max-tokens"),
         ("--label Colour", "label"),
         ("--label Entity", "Entity"),
-        ("--record-token-cap 0", "--record-token-cap"),
+        ("--set record_token_cap=0", "record_token_cap"),
         ("--mechanism oracle", "oracle"),
-        ("--mechanism report-noisy-max --top-p 0.9", "the winner alone"),
-        ("--mechanism invisible-ink --clip 3", "its settings are"),
-        ("--temperature -1", "temperature"),
-        ("--sampling bernoulli", "bernoulli"),
+        ("--mechanism report-noisy-max --set top_p=0.9", "the winner alone"),
+        ("--mechanism invisible-ink --set clip=3", "its settings are"),
+        ("--set temperature=-1", "temperature"),
+        ("--set sampling=bernoulli", "bernoulli"),
     ],
 )
 def test_bad_options(command: Run, option: str, says: str) -> None:
@@ -110,7 +110,7 @@ def test_model_that_is_missing_or_no_model(command: Run) -> None:
 @pytest.mark.model
 @pytest.mark.usefixtures("towns")
 def test_a_top_k_above_the_vocabulary(command: Run) -> None:
-    assert "--top-k" in one_line(*command(*GENERATE, "--top-k", "1000000"), LOADING, PLANNING)
+    assert "top_k" in one_line(*command(*GENERATE, "--set", "top_k=1000000"), LOADING, PLANNING)
 
 
 # ---- help ------------------------------------------------------------------------------------------------
@@ -138,6 +138,19 @@ def test_help_has_an_example_and_no_option_stands_twice(command: Run, name: str)
     options = [one for parameter in COMMANDS[name].params for one in parameter.opts]
     assert len(set(options)) == len(options)
     assert name == "" or isinstance(COMMANDS[name], click.Group) or "--json" in options
+
+
+MOST_OPTIONS, MOST_OF_GENERATE = 45, 20
+"""`--help` aside. What is set rarely is a key of the project file."""
+
+
+def test_there_are_few_options() -> None:
+    options = {
+        name: {one.opts[0] for one in command.params if isinstance(one, click.Option)}
+        for name, command in COMMANDS.items()
+    }
+    assert len(set().union(*options.values())) <= MOST_OPTIONS
+    assert len(options["generate"]) <= MOST_OF_GENERATE
 
 
 def test_every_command_takes_its_ledger_from_the_environment() -> None:

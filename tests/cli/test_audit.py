@@ -19,7 +19,7 @@ def records(tmp_path):
 
 def game(records, backend, *further):
     plan = ["--task", "trec", "--records", str(records), "--label", "Location", "--epsilon", "4"]
-    size = ["--prompts-per-draw", "10", "--max-tokens", "2", "--plays", "100", "--backend", backend]
+    size = ["--prompts-per-draw", "10", "--max-tokens", "2", "--set", "plays=100", "--backend", backend]
     return ["audit", *further, *plan, *size]
 
 
@@ -45,7 +45,7 @@ def test_a_broken_one_exits_with_1(records, capfd):
 
 def test_the_game_on_texts_alone_says_nothing_of_a_record(records, capfd):
     played = game(records, "tests.support.set_ups:Indifferent", "canary")
-    assert run([*played, "--texts-only", "--json"]) == 0
+    assert run([*played, "--set", "texts_only=true", "--json"]) == 0
     captured = capfd.readouterr()
     (finding,) = json.loads(captured.out)["findings"]
     assert finding["confidential"] is True
@@ -71,7 +71,7 @@ def test_bad_input_is_one_line(records, written, tmp_path, capfd):
     assert run(["audit"]) == 2
     assert run([*game(records, "tests.support.set_ups:Indifferent"), "--epsilon", "inf"]) == 2
     assert run(["audit", "leak", "--demonstrations", "none.jsonl", "--records", str(records)]) == 2
-    files = ["--members", written("in", range(4)), "--non-members", written("out", [10])]
+    files = ["--records", written("in", range(4)), "--held-out", written("out", [10])]
     where = ["--task", str(tmp_path / "task.toml"), "--backend", "tests.support.set_ups:Knowing"]
     assert run(["audit", "membership", *where, *files]) == 2
     errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("dpfewshot: ")]
@@ -109,13 +109,13 @@ def document(capfd, tmp_path, name, *arguments):
 
 
 def test_members_in_the_prompt_are_told_apart(written, tmp_path, capfd):
-    files = ["--members", written("in", range(4)), "--non-members", written("out", range(10, 20))]
+    files = ["--records", written("in", range(4)), "--held-out", written("out", range(10, 20))]
     assert document(capfd, tmp_path, "membership", *files)["AUC"] == 1
 
 
 def test_the_influence_of_demonstrations_is_measured(written, tmp_path, capfd):
     line = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero-out", "certified": True, "finished": True}
     shown = written("shown", range(2), **line, mechanism="gaussian", tokens=1)
-    files = ["--demonstrations", shown, "--texts", written("asked", [0])]
+    files = ["--demonstrations", shown, "--test", written("asked", [0])]
     figures = document(capfd, tmp_path, "influence", *files)
     assert figures["largest influence"] == pytest.approx(1.386, abs=1e-3)  # log of 0.4 / 0.1

@@ -34,8 +34,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
     def planned(records: list[Row], *options: str) -> dict[str, object]:
         write(tmp_path, records)
-        arguments = "--task task.toml --records records.jsonl --epsilon 4 --max-tokens 2 --top-k all"
-        backend = "--backend tests.support.neighbours:Certain --probe-seconds 0.01 --json"
+        arguments = "--task task.toml --records records.jsonl --epsilon 4 --max-tokens 2 --set top_k=all"
+        backend = "--backend tests.support.neighbours:Certain --set probe_seconds=0.01 --json"
         assert run(["plan", *arguments.split(), *backend.split(), *options]) == 0
         found: dict[str, object] = json.loads(capfd.readouterr().out)
         return found | {"estimated_seconds": None}
@@ -44,13 +44,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
 
 def test_with_a_population_it_is_the_populations(plan: Plan) -> None:
-    public = [f"--population={label}=1000" for label in LABELS]
+    public = [f"--set=population.{label}=1000" for label in LABELS]
     one, other = plan(rows(), *public), plan(rows(UNITS + 1), *public)
     assert one == other
     assert one["delta"] == pytest.approx(1 / 200_000)
 
 
-@pytest.mark.parametrize("sampling", [(), ("--sampling", "fixed-size", "--label", LABELS[1])])
+@pytest.mark.parametrize("sampling", [(), ("--set", "sampling=fixed-size", "--label", LABELS[1])])
 def test_without_one_it_is_the_number_of_units(plan: Plan, sampling: tuple[str, ...]) -> None:
     """Units of labels that are not asked for count too."""
     more = [*rows(), *[{"text": "still late", "label": LABELS[0], "customer": "refund 7"}] * 40]

@@ -50,7 +50,17 @@ def test_a_table_with_every_baseline_says_that_it_is_confidential(command: Run) 
 
 
 def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(command: Run) -> None:
-    kept = (*EVALUATE, "--output", "results.jsonl", "--json", "--public-data", "--quiet", "--shots", "1")
+    kept = (
+        *EVALUATE,
+        "--output",
+        "results.jsonl",
+        "--json",
+        "--set",
+        "public_data=true",
+        "--quiet",
+        "--shots",
+        "1",
+    )
     status, out, err = command(*kept, "--epsilon", "1")
     document, first = json.loads(out), Path("results.jsonl").read_text()
     assert (status, err, document["confidential"]) == (0, "", False)
@@ -68,7 +78,7 @@ def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(c
     ("extra", "complaint"),
     [
         (("--shots", "0"), "--shots"),
-        (("--user-model", "other.gguf"), "--user-model needs --backend llama-cpp"),
+        (("--set", "user_model=other.gguf"), "user_model needs --backend llama-cpp"),
         (("--epsilon", "0"), "epsilon must be a positive number"),
         (("--epsilon", "nan"), "neither a finite number nor the word inf"),
         (("--test", "nowhere.jsonl"), "nowhere.jsonl"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.scripts import Sentence
 SECRET = "swordfish"
 PLAN = (
     *("--task", "trec", "--records", "records.jsonl", "--label", "Location", "--epsilon", "4"),
-    *("--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--record-token-cap", "12"),
+    *("--delta", "1e-3", "--prompts-per-draw", "5", "--max-tokens", "3", "--set", "record_token_cap=12"),
 )
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "towns")
 
@@ -92,10 +93,10 @@ def test_every_mechanism_generates(command: Run, mechanism: str) -> None:
 @pytest.mark.parametrize(
     ("further", "relation", "certified", "count"),
     [
-        ("--sampling fixed-size", "replace-one", True, 1),
-        ("--sampling fixed-size --accounting published", "replace-one", False, 1),
-        ("--disjoint-parts 2 --shots 2 --tokens-per-draw 3", "zero-out", True, 2),
-        ("--temperature 1 --top-p 0.9", "zero-out", True, 1),
+        ("--set sampling=fixed-size", "replace-one", True, 1),
+        ("--set sampling=fixed-size --set accounting=published", "replace-one", False, 1),
+        ("--set disjoint_parts=2 --shots 2 --set tokens_per_draw=3", "zero-out", True, 2),
+        ("--set temperature=1 --set top_p=0.9", "zero-out", True, 1),
     ],
 )
 def test_draws_and_decoding(command: Run, further: str, relation: str, certified: bool, count: int) -> None:
@@ -111,17 +112,17 @@ def test_draws_and_decoding(command: Run, further: str, relation: str, certified
 @pytest.mark.usefixtures("towns")
 def test_private_predictions_clip_follows_from_a_temperature(command: Run) -> None:
     """Its clip of 10 by default would leave the budget nothing to decide; both given are still refused."""
-    solved = ("generate", *PLAN, "--mechanism", "private-prediction", "--temperature", "2")
+    solved = ("generate", *PLAN, "--mechanism", "private-prediction", "--set", "temperature=2")
     status, out, _ = command(*solved)
     assert (status, json.loads(out)["epsilon"] <= 4) == (0, True)
-    status, _, err = command(*solved, "--clip", "10")
+    status, _, err = command(*solved, "--set", "clip=10")
     assert (status, "would fix epsilon" in err) == (2, True)
 
 
 @pytest.mark.model
 @pytest.mark.usefixtures("towns")
 def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
-    plan = ("plan", *PLAN, "--probe-seconds", "0.2")
+    plan = ("plan", *PLAN, "--set", "probe_seconds=0.2")
     told = json.loads(command(*plan, "--json")[1])
     assert told["sampling_rate"] == 5 / (0.8 * 20)  # a fifth of the 20 is kept for `choose`
     assert told["steps"] == 3
@@ -129,13 +130,19 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     assert told["delta"] == 1e-3
     assert told["estimated_seconds"] > 0
     assert told["prompt_tokens"] > 0
-    assert "noise on mean" in command(*plan)[1]
+    assert "noise on mean" in command(*plan, "--details")[1]
+    shown = command(*plan)[1]
+    assert "time: at most about " in shown
+    assert re.search(r"cost: epsilon [\d.]+, delta 0.001 for one record more or less: ", shown)
+    assert "account: none, so that nothing adds up" in shown
+    assert shown.endswith("next: dpfewshot generate, with the same options and --output demos.jsonl\n")
+    assert not re.search("sigma|stratum|steps|unit|noise on", shown)
 
 
 @pytest.mark.model
 @pytest.mark.usefixtures("towns")
 def test_plan_compares_every_mechanism_and_marks_one(command: Run) -> None:
-    compare = ("plan", *PLAN, "--compare", "--target-noise", "0.2", "--probe-seconds", "0.2")
+    compare = ("plan", *PLAN, "--compare", "--set", "target_noise=0.2", "--set", "probe_seconds=0.2")
     rows = json.loads(command(*compare, "--json")[1])["comparison"]
     assert {row["mechanism"] for row in rows} == set(MECHANISM_NAMES)
     assert {row["tokens_per_draw"] for row in rows} == {1, 3}
@@ -168,8 +175,26 @@ class Dying(Sentence):
 
 DESK = [
     *("generate", "--task", "task.toml", "--records", "records.jsonl", "--epsilon", "4", "--delta", "1e-5"),
-    *("--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1", "--max-tokens", "8"),
-    *("--top-k", "all", "--ledger", "sqlite:///budget.db", "--dataset", "tickets", "--create"),
+    *(
+        "--mechanism",
+        "gaussian",
+        "--prompts-per-draw",
+        "100",
+        "--set",
+        "tokens_per_draw=1",
+        "--max-tokens",
+        "8",
+    ),
+    *(
+        "--set",
+        "top_k=all",
+        "--ledger",
+        "sqlite:///budget.db",
+        "--dataset",
+        "tickets",
+        "--set",
+        "create=true",
+    ),
 ]
 OUTPUT = ["--output", "demos.jsonl"]
 

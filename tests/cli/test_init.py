@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,10 +78,11 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert "text: body, label: topic, all records of one customer_id are one unit" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot plan\n")
+    assert "each customer_id counts once, for one label; a fifth of them is kept for `choose`" in out
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
-        instruction=f"For the given topic, write {PHRASE}.",
+        instruction=f"Given its 'Topic', write {PHRASE}.",
         label_field="Topic",
         text_field="Body",
         labels=LABELS,
@@ -103,7 +105,7 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
     assert "each record is a unit of its own" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
-    assert dpf.load().project.account.dataset == "anfragen"
+    assert dpf.load().project.account.account == "anfragen"
     assert {record.unit for record in dpf.load().records()} == {None}
 
 
@@ -270,7 +272,10 @@ def test_every_command_runs_without_options(made: Run) -> None:
     for name in commands:
         status, told[name], err = made(*name.split())
         assert (status, "options of dpfewshot.toml\n" in err) == (0, True), err
-    assert "each customer_id is one unit" in told["plan"]
+    assert "a customer counts once, however many records it has" in told["plan"]
+    assert "account: tickets, which generate creates with this as its budget: nothing is left" in told["plan"]
+    assert told["plan"].endswith("next: dpfewshot generate\n")
+    assert "the account counts the largest of them, not the sum" in told["ledger show"]
     assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
@@ -278,6 +283,46 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert all(Path(name).exists() for name in ("budget.db", "chosen.jsonl", "report.html"))
     status, _, err = made("generate")  # a second plan does not fit the account
     assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
+
+
+def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
+    assert made("generate")[0] == 0
+    added = r"this may add epsilon 0\.000\d, delta 0 to what the account 'tickets' has spent"
+    assert re.search(added, made("choose")[2])
+    assert made("verify", "--demonstrations", "demos.jsonl")[1] == made("verify", "demos.jsonl")[1]
+
+
+def test_without_a_guarantee_the_account_and_its_texts_stay_as_they_are(made: Run) -> None:
+    status, out, err = made("generate", "--epsilon", "inf")
+    assert (status, out) == (2, "")
+    assert "name another file with --output" in err
+    assert made("generate", "--epsilon", "inf", "--output", "bare.jsonl")[0] == 0
+    assert {one.certified for one in dpf.Demonstrations.from_jsonl("bare.jsonl")} == {False}
+    assert not Path("budget.db").exists()
+    assert (
+        "refused a ledger"
+        in made(
+            *("generate", "--epsilon", "inf", "--output", "bare.jsonl", "--ledger", "sqlite:///budget.db")
+        )[2]
+    )
+
+
+def test_a_terminal_shows_the_texts(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    shown = made("generate")[1].splitlines()
+    assert shown == [f"[{one.label}] {one.text}" for one in dpf.Demonstrations.from_jsonl("demos.jsonl")]
+
+
+def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
+    helps = re.compile(r"about (\d+) customers of each label; epsilon ([\d.]+) at the same delta; a smaller")
+    words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
+    _, out, err = made(*words, "0.1")
+    found = helps.search(out)
+    assert found is not None, out
+    assert "how the texts will read: badly" in out
+    assert "warning: the texts will read badly\n" in err
+    assert int(found[1]) > 150
+    assert "how the texts will read: as well as the model writes" in made(*words, found[2])[1]
 
 
 def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +341,7 @@ def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--probe-seconds", "0.01", "--json", "--quiet")
+    words = ("--set", "probe_seconds=0.01", "--json", "--quiet")
     plans = [
         json.loads(made("plan", *words, *more)[1]) for more in ((), ("--epsilon", "1", "--max-tokens", "3"))
     ]
@@ -311,7 +356,7 @@ def test_a_ledger_of_the_environment_needs_no_account(made: Run, monkeypatch: py
     Path(FILE_NAME).write_text("[output]\ndemonstrations = 'demos.jsonl'\n")
     monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///budget.db")
     assert made("verify")[0] == 0
-    assert "Missing argument" in made("verify", "--config", "/dev/null")[2]
+    assert "name the file of demonstrations" in made("verify", "--config", "/dev/null")[2]
 
 
 def test_no_command_that_states_a_budget_reads_it_from_the_file(made: Run) -> None:
@@ -385,15 +430,15 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
         ("shots", "shots = 1.5", "'shots': '1.5' is not a valid integer"),
         ("shots", "shots = true", "'shots': 'True' is not a valid integer"),
-        ("shots", 'labels = "Refund"', "'labels': must be a list of strings"),
+        ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
-        ("dataset", "dataset = 5", "'dataset': must be a string"),
+        ("account", "account = 5", "'account': must be a string"),
         ("model", "model = true", "'model': must be a string"),
         ("chosen", "chosen = 4", "'chosen': must be a string"),
         ("epsilon", 'epsilon = "much"', "'epsilon': 'much' is neither a finite number nor the word inf"),
         ("epsilon", "epsilon = 0", "'epsilon': epsilon must be a positive number"),
         ("delta", "delta = 1", "'delta': delta must lie between 0 and 1"),
-        ("ledger", "", "'dataset': --dataset needs --ledger"),
+        ("ledger", "", "'account': --account needs --ledger"),
         ("epsilon", "epsilon = inf", "'ledger': a ledger counts nothing at epsilon = inf"),
         ("shots", 'labels = ["Refunds"]', "'labels': task 'tickets' has no such label"),
         ("shots", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
@@ -401,7 +446,7 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("delta", "population = { Refund = 3 }", "'population': population"),
         ("delta", "population = {}", "'population': must be left out"),
         ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
-        ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no --base-url"),
+        ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no base_url"),
         (
             "text_field",
             'text_fields = ["Subject", "Body"]',

@@ -85,7 +85,8 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
             found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {}, DRAWS)
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
     assert (caught.value.remaining_by_scope or {})[partition.generating("Number")] == (2.0, 1e-5)
-    head, *strata = command("show")[1].splitlines()
+    head, meaning, *strata = command("show")[1].splitlines()
+    assert "the account counts the largest of them" in meaning
     assert "plans like" not in head
     assert [line.rpartition(": ")[2].split()[0] for line in strata] == ["0", "1"]  # more plans
 

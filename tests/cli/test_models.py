@@ -17,6 +17,7 @@ from dpfewshot.cli.application import run
 from dpfewshot.cli.doctor import remedy
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.project import Project, takes
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BackendError
 
 SECRET = "swordfish"
@@ -79,6 +80,7 @@ def choose() -> Chosen:
     made: list[object] = []
 
     @click.command()
+    @from_project_file()
     @takes(Model)
     def command(*, project: Project) -> None:
         made.append(open_backend(project.model, prompts=25))
@@ -92,8 +94,15 @@ def choose() -> Chosen:
 
 def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
     urls = ("http://one/v1", "http://two/v1")
-    way = ["--proxy", "http://proxy:3128", "--ca-bundle", "authority.pem", "--base-url", urls[1]]
-    choose("--backend", "openai", "--base-url", urls[0], "--model", "m", "--allow-truncated", *way)
+    way = [
+        "--set",
+        "proxy=http://proxy:3128",
+        "--set",
+        "ca_bundle=authority.pem",
+        "--set",
+        f"base_url={list(urls)}",
+    ]
+    choose("--backend", "openai", "--model", "m", "--set", "allow_truncated=true", *way)
     assert made["OpenAICompatible"] == {
         "proxy": "http://proxy:3128",
         "ca_bundle": "authority.pem",
@@ -102,7 +111,7 @@ def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[st
         "api_key": None,
         "allow_truncated": True,
     }
-    choose("--backend", "hugging-face", "--model", "gpt2", "--device", "cpu", "--dtype", "float32")
+    choose("--backend", "hugging-face", "--model", "gpt2", "--set", "device=cpu", "--set", "dtype=float32")
     expected = {"model": "gpt2", "device": "cpu", "dtype": "float32"}
     assert made["HuggingFace"] == {**expected, "kept_prompts": 45}
 
@@ -110,22 +119,40 @@ def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[st
 def test_the_key_reaches_the_backend_and_no_message(
     choose: Chosen, made: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ["--backend", "openai", "--base-url", "http://host/v1", "--model", "m", "--dialect", "vllm"]
+    server = [
+        "--backend",
+        "openai",
+        "--set",
+        "base_url=http://host/v1",
+        "--model",
+        "m",
+        "--set",
+        "dialect=vllm",
+    ]
     monkeypatch.setenv("SERVER_KEY", SECRET)
-    choose(*server, "--api-key-env", "SERVER_KEY")
+    choose(*server, "--set", "api_key_env=SERVER_KEY")
     assert made["OpenAICompatible"]["api_key"] == SECRET
     monkeypatch.setenv("SERVER_KEY", "")
-    with pytest.raises(BackendError, match="--api-key-env SERVER_KEY: this environment variable is unset"):
-        choose(*server, "--api-key-env", "SERVER_KEY")
+    with pytest.raises(BackendError, match="api_key_env 'SERVER_KEY': this environment variable is unset"):
+        choose(*server, "--set", "api_key_env=SERVER_KEY")
 
 
 def test_llama_cpp_has_room_for_nearly_every_draw(choose: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
     monkeypatch.setattr(backends, "LlamaCpp", found.update, raising=False)
-    choose("--model", "model.gguf", "--gpu-layers", "-1", "--threads", "3", "--weights", "bf16")
+    choose("--model", "model.gguf", "--set", "gpu_layers=-1", "--set", "threads=3", "--set", "weights=bf16")
     given = {"model": "model.gguf", "gpu_layers": -1, "threads": 3, "weights": "bf16"}
     assert found == {**given, "context_tokens": 256, "kept_prompts": 45}
-    choose("--model", "model.gguf", "--kept-prompts", "300", "--context-tokens", "512", "--decode-batch", "1")
+    choose(
+        "--model",
+        "model.gguf",
+        "--set",
+        "kept_prompts=300",
+        "--set",
+        "context_tokens=512",
+        "--set",
+        "decode_batch=1",
+    )
     assert (found["kept_prompts"], found["context_tokens"], found["decode_batch"]) == (300, 512, 1)
 
 
@@ -136,7 +163,7 @@ def test_an_installed_backend_is_named_like_our_own(choose: Chosen, tmp_path: Pa
     (info / "entry_points.txt").write_text("[dpfewshot.backends]\ntheirs = own_backends:Sound\n")
     sys.path.append(str(tmp_path))
     assert type(choose("--backend", "theirs")).__name__ == "Sound"
-    with pytest.raises(BackendError, match="theirs has no --model: it takes no options"):
+    with pytest.raises(BackendError, match="theirs has no model: it takes no settings"):
         choose("--backend", "theirs", "--model", "m")
     with pytest.raises(BackendError, match="choose llama-cpp, openai, hugging-face, theirs, or package"):
         choose("--backend", "others")
@@ -149,12 +176,12 @@ def test_an_installed_backend_is_named_like_our_own(choose: Chosen, tmp_path: Pa
             ["--backend", "crystal-ball"],
             "unknown --backend 'crystal-ball'; choose llama-cpp, openai, hugging-face, or package.module:f",
         ),
-        (["--backend", "openai", "--model", "m"], "openai needs --base-url"),
-        (["--backend", "openai"], "openai needs --base-url, --model"),
+        (["--backend", "openai", "--model", "m"], "openai needs --set base_url=..., or"),
+        (["--backend", "openai"], "openai needs --set base_url=... and --model, or"),
         (["--backend", "hugging-face"], "hugging-face needs --model"),
-        (["--backend", "openai", "--threads", "2"], "openai has no --threads: it takes --model, --base-url"),
-        (["--device", "cpu", "--dialect", "vllm"], "llama-cpp has no --dialect, --device"),
-        (["--backend", "own_backends:Sound", "--model", "m"], "has no --model: it takes no options"),
+        (["--backend", "openai", "--set", "threads=2"], "openai has no threads: it takes model, base_url"),
+        (["--set", "device=cpu", "--set", "dialect=vllm"], "llama-cpp has no dialect, device"),
+        (["--backend", "own_backends:Sound", "--model", "m"], "has no model: it takes no settings"),
         (["--backend", "own_backends:Other"], "has no 'Other'"),
     ],
 )
@@ -227,9 +254,9 @@ def test_doctor_fails_a_backend_that_claims_nothing(capfd: pytest.CaptureFixture
 
 def test_remedies_are_for_the_backend_that_failed() -> None:
     leak = {"about_invariance": True}
-    assert "--decode-batch 1" in remedy("llama-cpp", "llama.cpp", "block invariance", **leak)
+    assert "--set decode_batch=1" in remedy("llama-cpp", "llama.cpp", "block invariance", **leak)
     assert "--parallel 1 --no-cache-prompt" in remedy("openai", "llama-server", "batch invariance", **leak)
-    assert "--decode-batch 1" in remedy("hugging-face", "cuda", "claim", **leak)
+    assert "--set decode_batch=1" in remedy("hugging-face", "cuda", "claim", **leak)
     assert "no epsilon holds" in remedy("a:b", "Own", "batch invariance", **leak)
     for check in CHECKS:
         assert remedy("a:b", "Own", check, about_invariance=False)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
-from dpfewshot.cli.plan import comparison, describe
+from dpfewshot.cli.plan import comparison, describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
+from dpfewshot.cli.project import Key
 from dpfewshot.planning.compare import Compared
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
@@ -23,6 +24,14 @@ from tests.support.scripts import Sentence, tickets
 
 PYTHON = re.compile(r"(?<![\w/'-])[a-z]+_[a-z_]+\b|\b[a-z]+=(?!\S*e-)|\bTrue\b|\bFalse\b|\bNone\b")
 """An argument of Python; a delta is an amount."""
+
+KEYS = {one.name for one in plan.params if not one.opts}
+"""What has no option."""
+
+
+def in_python(said: str) -> list[str]:
+    """The arguments of Python that are no keys."""
+    return [one for one in PYTHON.findall(re.sub(r"--set \w+=", "", said)) if one not in KEYS]
 
 
 def small() -> Scripted:
@@ -40,24 +49,27 @@ def arguments(tmp_path: Path) -> list[str]:
     rows = [json.dumps({"text": one.text, "label": one.label}) for one in tickets(60)]
     (tmp_path / "r.jsonl").write_text("\n".join(rows))
     given = ["--task", str(tmp_path / "t.toml"), "--records", str(tmp_path / "r.jsonl")]
-    return [*given, "--backend", f"{__name__}:small", "--probe-seconds", "0.01", "--epsilon"]
+    return [*given, "--backend", f"{__name__}:small", "--set", "probe_seconds=0.01", "--epsilon"]
 
 
 @pytest.mark.parametrize(
     ("further", "advises"),
     [
         ("1 --max-tokens 5000", "--max-tokens 87"),
-        ("1 --record-token-cap 300", "--record-token-cap 147"),
-        ("1 --max-tokens 8 -M 31 --holdout 0", "--prompts-per-draw 30"),
-        ("1 --max-tokens 8 --records-per-prompt 5 --record-token-cap 60", "--records-per-prompt 2"),
-        ("1 --max-tokens 8 --tokens-per-draw 9", "--tokens-per-draw 9"),
+        ("1 --set record_token_cap=300", "--set record_token_cap=147"),
+        ("1 --max-tokens 8 -M 31 --set holdout=0", "--prompts-per-draw 30"),
+        (
+            "1 --max-tokens 8 --set records_per_prompt=5 --set record_token_cap=60",
+            "--set records_per_prompt=2",
+        ),
+        ("1 --max-tokens 8 --set tokens_per_draw=9", "--set tokens_per_draw=9"),
         ("1 --max-tokens 8 --shots 0", "--shots"),
-        ("1 --max-tokens 8 --accounting published", "--sampling fixed-size"),
-        ("1 --max-tokens 8 --text body", "--text, --label-column and --unit"),
-        ("1 --max-tokens 8 -M 5", "(--prompt-token-limit "),
-        ("0.01 --max-tokens 8 -M 5 --tokens-per-draw 8", "a --tokens-per-draw below 8"),
-        ("1 --max-tokens 8", "raise --record-token-cap"),
-        ("1 --max-tokens 80 --prompt-token-limit 10", "more than --prompt-token-limit 10"),
+        ("1 --max-tokens 8 --set accounting=published", "--set sampling=fixed-size"),
+        ("1 --max-tokens 8 --set text=body", "text, label_column and --unit"),
+        ("1 --max-tokens 8 -M 5", "(--set prompt_token_limit="),
+        ("0.01 --max-tokens 8 -M 5 --set tokens_per_draw=8", "a tokens_per_draw below 8"),
+        ("1 --max-tokens 8", "raise record_token_cap"),
+        ("1 --max-tokens 80 --set prompt_token_limit=10", "more than --set prompt_token_limit=10"),
         ("1 --chat", "chat = false in the task's file"),
     ],
 )
@@ -68,10 +80,10 @@ def test_advice_on_the_command_line_names_options(
         with (tmp_path / "t.toml").open("a") as task:
             task.write("\nchat = true\n")
         further = further.replace("--chat", "--max-tokens 8")
-    _, out, err = command("plan", *arguments, *further.split())
+    _, out, err = command("plan", *arguments, *further.split(), "--details")
     said = out + err
     assert advises in said
-    assert not PYTHON.findall(said), said
+    assert not in_python(said), said
 
 
 def test_what_has_no_option_and_what_is_quoted_stays_as_it_is() -> None:
@@ -99,6 +111,11 @@ def test_an_arguments_value_follows_its_option(value: str, written: str) -> None
     assert in_options(f"give max_tokens={value}, or less", command) == f"give {written}, or less"
 
 
+def test_a_key_with_a_value_becomes_a_line() -> None:
+    command = click.Command("any", params=[Key(["top_k"])])
+    assert in_options("give top_k=5, top_k=None or top_k", command) == "give --set top_k=5, no top_k or top_k"
+
+
 @given(st.lists(st.lists(st.text("ab 1\n", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_no_two_columns_run_together(rows: list[list[str]]) -> None:
     lines = aligned([*rows, ["x", "y", "z"]])
@@ -116,8 +133,9 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
         dataclasses.replace(one, noise_multiplier=sigma, noise_on_mean=sigma / 20) for one in made.strata
     ]
     made = dataclasses.replace(made, strata=tuple(strata), prompt_tokens=10**9, estimated_seconds=10.0**7)
-    lines = describe(made).splitlines()
+    lines = in_detail(made).splitlines()
     assert "at most about 2777.8 hours for 2 demonstrations" in lines[1]
+    assert "time: at most about 2777.8 hours" in describe(made)
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
     assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
     rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]

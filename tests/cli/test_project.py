@@ -22,6 +22,7 @@ from dpfewshot.cli.project import (
     finite_or_inf,
     takes,
 )
+from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.commands import Run
@@ -29,7 +30,7 @@ from tests.support.factory import demonstration
 from tests.support.scripts import TASK
 
 DATA = ("--task", "task.toml", "--records", "records.jsonl", "--backend", "tests.support.scripts:Sentence")
-PLAN = (*DATA, "--epsilon", "2", "--delta", "1e-6", "--max-tokens", "5", "--top-k", "8")
+PLAN = (*DATA, "--epsilon", "2", "--delta", "1e-6", "--max-tokens", "5", "--set", "top_k=8")
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 
 
@@ -68,13 +69,16 @@ NOBODY = ("--ledger", "sqlite:///budget.db", "--dataset", "nobody")
         ((*GENERATE, "--label", "complaint"), "has no such label"),
         ((*GENERATE, "-M", "1000"), "1000 is above the population"),
         (("plan", *PLAN, "-M", "161"), "161 is above the population 160"),
-        ((*GENERATE, "--holdout", "1"), "holdout must be"),
-        ((*GENERATE, "--tokens-per-draw", "9"), "--tokens-per-draw 9 is more than --max-tokens 5"),
-        ((*CHOOSE, "--holdout", "1"), "holdout must be"),
-        ((*CHOOSE, "--scored-units", "0"), "--scored-units"),
-        ((*CALIBRATE, "--population", "refund=1"), "population"),
-        ((*GENERATE, *ACCOUNT, "--population", "refund=200", "--population", "delivery=200"), "relation"),
-        ((*GENERATE, "--ledger", "sqlite:///budget.db"), "--dataset"),
+        ((*GENERATE, "--set", "holdout=1"), "holdout must be"),
+        ((*GENERATE, "--set", "tokens_per_draw=9"), "--set tokens_per_draw=9 is more than --max-tokens 5"),
+        ((*CHOOSE, "--set", "holdout=1"), "holdout must be"),
+        ((*CHOOSE, "--set", "scored_units=0"), "scored_units"),
+        ((*CALIBRATE, "--set", "population.refund=1"), "population"),
+        (
+            (*GENERATE, *ACCOUNT, "--set", "population.refund=200", "--set", "population.delivery=200"),
+            "relation",
+        ),
+        ((*GENERATE, "--ledger", "sqlite:///budget.db"), "--account"),
     ],
 )
 def test_what_needs_no_model_is_refused_before_it(command: Run, words: tuple[str, ...], says: str) -> None:
@@ -123,7 +127,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
 
 
 def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> None:
-    assert command(*GENERATE, *NOBODY, "--create", "--backend", "no.such:backend")[0] == 2
+    assert command(*GENERATE, *NOBODY, "--set", "create=true", "--backend", "no.such:backend")[0] == 2
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         assert ledger.datasets() == [here.dataset]
 
@@ -134,7 +138,7 @@ def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> Non
 def test_after_generating_with_the_defaults_choosing_costs_nothing_further(
     command: Run, here: dpf.Account
 ) -> None:
-    generate = (*GENERATE[:-4], "--max-tokens", "5", "--top-k", "8", *ACCOUNT, "--quiet")
+    generate = (*GENERATE[:-4], "--max-tokens", "5", "--set", "top_k=8", *ACCOUNT, "--quiet")
     assert command(*generate, "--epsilon", "4", "--delta", "1e-5", "--output", "new.jsonl")[0] == 0
     spent = here.spent
     partition = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2))
@@ -147,11 +151,12 @@ def test_after_generating_with_the_defaults_choosing_costs_nothing_further(
 
 
 def test_the_plan_says_what_the_holdout_buys(command: Run) -> None:
-    plan = ("plan", *PLAN, "--probe-seconds", "0.01", "--quiet")
+    plan = ("plan", *PLAN, "--set", "probe_seconds=0.01", "--quiet")
     status, out, err = command(*plan)
     assert (status, err) == (0, "")
-    assert "20 % of the units are kept for `choose`, which then costs no further budget" in out
-    assert "`choose`" not in command(*plan, "--holdout", "0")[1]
+    assert "20 % of the records write nothing: they are kept for `choose`, which then costs nothing" in out
+    assert "20 % of the units are kept for `choose`" in command(*plan, "--details")[1]
+    assert "`choose`" not in command(*plan, "--set", "holdout=0")[1]
 
 
 @pytest.mark.parametrize(
@@ -197,12 +202,12 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
 
 @pytest.mark.usefixtures("no_model")
 def test_advice_on_prompts_fits_the_smallest_label(command: Run) -> None:
-    sizes = ("--population", "refund=200", "--population", "delivery=50")
+    sizes = ("--set", "population.refund=200", "--set", "population.delivery=50")
     _, _, err = command(*GENERATE, *sizes, "-M", "1000")
     assert "--prompts-per-draw 40 would fit" in err
 
 
-@pytest.mark.parametrize("words", ["verify demos.jsonl", "ledger show --dataset tickets"])
+@pytest.mark.parametrize("words", ["verify demos.jsonl", "ledger show --account tickets"])
 def test_a_missing_ledger_is_named(command: Run, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
     status, out, err = command(*words.split())
@@ -229,10 +234,17 @@ def test_numbers_and_the_word_are_taken() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--population refund", "LABEL=N"),
-        ("--text Ticket=a --text Ticket=b", "the field 'Ticket' is there twice"),
-        ("--top-k some", "whole number or 'all'"),
-        ("--preset tang", "--top-k with --preset needs --mechanism"),
+        ("--set population=refund", "LABEL=N"),
+        ("--set text.Ticket=a --set text.Ticket=b", "--set text: is there twice"),
+        ("--set text=a --set text=b", "--set text: is there twice"),
+        ("--set epsilon=1", "--set epsilon: an option or the environment gives it, too"),
+        ("--set items=1", "--set items: `generate` does not use it"),
+        ("--set swordfish=1", "--set swordfish: unknown key; there are records, text, "),
+        ("--set top_k", "--set must read KEY=VALUE, not 'top_k'"),
+        ("--set holdout=some", "--set holdout: 'some' is not a valid float"),
+        ("--set create=1", "--set create: must be true or false"),
+        ("--set preset=2", "--set preset: '2' is not one of 'tang', 'adadpsyn'"),
+        ("--set preset=tang", "top_k with preset needs --mechanism"),
     ],
 )
 def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: str) -> None:
@@ -240,22 +252,27 @@ def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: 
     assert (status, says in err) == (2, True)
 
 
-def test_options_become_a_project() -> None:
+def test_options_and_keys_become_a_project() -> None:
     made: list[Project] = []
 
     @click.command()
+    @from_project_file()
     @takes(Data, Model, Budget, PlanOptions, AccountName, "output")
     def any_command(*, project: Project) -> None:
         made.append(project)
 
-    words = "--task t --text Ticket=a --text Name --population x=3 --label x -M 4 --output o --threads 2"
+    words = (
+        "--task t --set text.Ticket=a --set text.Name=b --set population.x=3 --label x -M 4 --output o "
+        "--set threads=2 --set base_url=http://one --set mask_identifiers=de --dataset d"
+    )
     for given in ((), words.split()):
         any_command.main(given, standalone_mode=False)
     assert made[0] == Project()
     assert made[1] == Project(
-        data=Data(task="t", text={"Ticket": "a", "Name": "Name"}),
+        data=Data(task="t", text={"Ticket": "a", "Name": "b"}, mask_identifiers="de"),
         budget=Budget(population={"x": 3}),
-        model=Model(threads=2),
+        account=AccountName(account="d"),
+        model=Model(threads=2, base_url=("http://one",)),
         settings=PlanOptions(labels=("x",), prompts_per_draw=4),
         output="o",
     )

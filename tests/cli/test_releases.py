@@ -82,15 +82,19 @@ GOOD, POOR = ("--candidates", "good.jsonl"), ("--candidates", "poor.jsonl")
 
 def test_one_line_says_which_and_how_good(command: Run, here: Path) -> None:
     status, out, err = command(*CHOOSE, *POOR, *GOOD, "--output", "chosen.jsonl", "--quiet")
-    assert (status, err, out.count("\n")) == (0, "", 1)  # no progress bar in a pipe
-    assert out.startswith("good.jsonl: with these demonstrations ")
+    assert (status, err, out.count("\n")) == (0, "", 2)  # no progress bar in a pipe
+    assert out.startswith("good.jsonl is chosen: with it, ")
+    assert "of the records that were kept for this rightly, without " in out
+    assert "\nto publish: with these demonstrations " in out
     assert out.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)\n")
     assert (here / "chosen.jsonl").read_text() == (here / "good.jsonl").read_text()
 
 
 @pytest.mark.usefixtures("here")
 def test_json_is_the_choice_and_a_pipe_reads_the_price_and_the_progress(command: Run) -> None:
-    status, out, err = command(*CHOOSE, *GOOD, "--json", "--proxy-choice", "--balanced")
+    status, out, err = command(
+        *CHOOSE, *GOOD, "--json", "--set", "proxy_choice=true", "--set", "balanced=true"
+    )
     assert status == 0
     price, loading, scoring, *steps = err.splitlines()
     assert price.startswith(
@@ -109,8 +113,10 @@ def test_json_is_the_choice_and_a_pipe_reads_the_price_and_the_progress(command:
 
 @pytest.mark.usefixtures("here")
 def test_no_demonstrations_are_a_candidate_unless_told_otherwise(command: Run) -> None:
-    assert json.loads(command(*CHOOSE, *GOOD, "--no-without", "--json")[1])["index"] == 0
-    assert command(*CHOOSE, *POOR, "--no-without", "--output", "one.jsonl")[1].startswith("poor.jsonl: with")
+    assert json.loads(command(*CHOOSE, *GOOD, "--set", "no_demonstrations=false", "--json")[1])["index"] == 0
+    assert command(*CHOOSE, *POOR, "--set", "no_demonstrations=false", "--output", "one.jsonl")[1].startswith(
+        "poor.jsonl is chosen: with it, "
+    )
     assert len(dpf.Demonstrations.from_jsonl("one.jsonl")) == 1
 
 
@@ -126,7 +132,7 @@ def test_what_the_model_writes_without_records_may_be_a_candidate(
         return real(*arguments, **options)
 
     monkeypatch.setattr("dpfewshot.releases.choosing.choose", choosing)
-    assert command(*CHOOSE, *POOR, "--instruction-only")[0] == 0
+    assert command(*CHOOSE, *POOR, "--set", "instruction_only=true")[0] == 0
     assert [one.name for one in tried] == ["no demonstrations", "poor.jsonl", "instruction-only"]
     assert [one.label for one in tried[2].demonstrations] == ["refund", "delivery"]
     assert {one.spent for one in tried[2].demonstrations} == {FREE_OF_COST}
@@ -134,7 +140,7 @@ def test_what_the_model_writes_without_records_may_be_a_candidate(
 
 @pytest.mark.usefixtures("here")
 def test_ctrl_c_while_scoring_says_that_nothing_is_spent(command: Run) -> None:
-    choose = (*CHOOSE, *GOOD, *ACCOUNT, "--create", "--delta", "1e-6")
+    choose = (*CHOOSE, *GOOD, *ACCOUNT, "--set", "create=true", "--delta", "1e-6")
     status, out, err = command(*choose, "--backend", f"{__name__}:Interrupted")
     assert (status, out) == (130, "")
     assert err.endswith("dpfewshot: interrupted: nothing is released, and nothing is spent\n")
@@ -143,8 +149,10 @@ def test_ctrl_c_while_scoring_says_that_nothing_is_spent(command: Run) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) -> None:
-    made = "--delta 1e-6 --max-tokens 2 --tokens-per-draw 2 --prompts-per-draw 20 --top-k 8 --epsilon 2"
-    generate = ("generate", *DATA, *made.split(), *ACCOUNT, "--create")
+    made = (
+        "--delta 1e-6 --max-tokens 2 --set tokens_per_draw=2 --prompts-per-draw 20 --set top_k=8 --epsilon 2"
+    )
+    generate = ("generate", *DATA, *made.split(), *ACCOUNT, "--set", "create=true")
     assert command(*generate, "--output", "demos.jsonl")[0] == 0
     choose = (*CHOOSE, "--candidates", "demos.jsonl", *GOOD, *ACCOUNT)
     status, out, _ = command(*choose, "--json")
@@ -168,7 +176,7 @@ def test_generating_and_choosing_on_one_ledger_cost_the_greater(command: Run) ->
 @pytest.mark.usefixtures("here")
 def test_without_a_holdout_both_add(command: Run) -> None:
     assert command("ledger", "create", *ACCOUNT, "--epsilon", 4, "--delta", 1e-5)[0] == 0
-    made = "--delta 1e-6 --max-tokens 1 --prompts-per-draw 20 --top-k 8 --epsilon 2 --holdout 0"
+    made = "--delta 1e-6 --max-tokens 1 --prompts-per-draw 20 --set top_k=8 --epsilon 2 --set holdout=0"
     assert command("generate", *DATA, *made.split(), *ACCOUNT)[0] == 0
     status, out, _ = command(*CHOOSE, *GOOD, *ACCOUNT, "--json")
     assert (status, json.loads(out)["total"]["epsilon"] > 3.9) == (0, True)
@@ -185,15 +193,15 @@ def test_without_a_holdout_both_add(command: Run) -> None:
         ("--candidates strange.jsonl", "label"),
         ("--candidates good.jsonl --output good.jsonl", "good.jsonl exists"),
         ("--candidates good.jsonl --dataset tickets", "--ledger"),
-        ("--candidates good.jsonl --ledger sqlite:///budget.db", "dataset"),
+        ("--candidates good.jsonl --ledger sqlite:///budget.db", "--account"),
         ("--candidates good.jsonl --ledger sqlite:///budget.db --dataset nobody", "ledger create"),
         ("--candidates good.jsonl --epsilon inf", "finite"),
         ("--candidates good.jsonl --epsilon 0", "epsilon"),
-        ("--candidates good.jsonl --holdout 1", "holdout"),
-        ("--candidates good.jsonl --scored-units 0", "--scored-units"),
-        ("--candidates good.jsonl --score luck", "luck"),
-        ("--candidates good.jsonl --population refund=x", "LABEL=N"),
-        ("--candidates good.jsonl --label-column kind", "kind"),
+        ("--candidates good.jsonl --set holdout=1", "holdout"),
+        ("--candidates good.jsonl --set scored_units=0", "scored_units"),
+        ("--candidates good.jsonl --set score=luck", "luck"),
+        ("--candidates good.jsonl --set population.refund=x", "LABEL=N"),
+        ("--candidates good.jsonl --set label_column=kind", "kind"),
         ("--candidates good.jsonl --records nowhere.jsonl", "nowhere.jsonl"),
     ],
 )
@@ -231,7 +239,8 @@ def test_a_real_model_chooses() -> None:
 
 THINGS = {"sky": "light blue", "rose": "red", "sea": "blue"}
 COLOURED = shlex.split(
-    "--task task.toml --records records.jsonl --backend tests.support.colours:Colours --holdout 0 --epsilon 2"
+    "--task task.toml --records records.jsonl --backend tests.support.colours:Colours --epsilon 2 "
+    "--set holdout=0"
 )
 CALIBRATE = ["calibrate", *COLOURED]
 COLOUR = ["choose", *COLOURED, "--candidates", "demos.jsonl"]
@@ -267,7 +276,7 @@ def test_the_file_beside_the_demonstrations_calibrates_a_classifier(command: Run
 
 @pytest.mark.usefixtures("colours")
 def test_an_account_pays_for_a_calibration_and_refuses_the_next(command: Run) -> None:
-    assert command(*CALIBRATE, *ACCOUNT, "--create")[0] == 0
+    assert command(*CALIBRATE, *ACCOUNT, "--set", "create=true")[0] == 0
     told = command(*CALIBRATE, *ACCOUNT, "--output", "second.json")
     assert_bad_input(told, "epsilon is short and delta is short", status=3)
     assert not Path("second.json").exists()
@@ -278,9 +287,9 @@ def test_an_account_pays_for_a_calibration_and_refuses_the_next(command: Run) ->
     ("further", "says"),
     [
         ("--output demos.jsonl", "exists: name a new file"),
-        ("--dataset things", "--dataset needs --ledger"),
+        ("--dataset things", "--account needs --ledger"),
         ("--epsilon inf", "must be finite"),
-        ("--holdout 1", "holdout"),
+        ("--set holdout=1", "holdout"),
     ],
 )
 def test_bad_input_of_a_calibration_is_one_line(command: Run, further: str, says: str) -> None:
@@ -289,7 +298,10 @@ def test_bad_input_of_a_calibration_is_one_line(command: Run, further: str, says
 
 @pytest.mark.usefixtures("colours")
 def test_a_full_disk_under_the_output_loses_no_file(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words, path in ((CALIBRATE, "again.json"), ([*COLOUR, "--no-without"], "chosen.jsonl")):
+    for words, path in (
+        (CALIBRATE, "again.json"),
+        ([*COLOUR, "--set", "no_demonstrations=false"], "chosen.jsonl"),
+    ):
         with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
             monkeypatch.setattr("sys.stdout", full)
             assert command(*words, "--output", path)[0] != 0
@@ -299,7 +311,9 @@ def test_a_full_disk_under_the_output_loses_no_file(command: Run, monkeypatch: p
 @pytest.mark.usefixtures("colours")
 def test_a_calibrated_prompt_is_a_candidate(command: Run) -> None:
     assert command(*CALIBRATE, "--demonstrations", "demos.jsonl")[0] == 0
-    status, out, _ = command(*COLOUR, "--calibration", "demos.calibration.json", "--epsilon", 8, "--json")
+    status, out, _ = command(
+        *COLOUR, "--set", "calibrations=demos.calibration.json", "--epsilon", 8, "--json"
+    )
     assert status == 0
     names = {"demos.jsonl", "demos.jsonl with demos.calibration.json", "no demonstrations"}
     choice = dpf.Choice.from_dict(json.loads(out))
@@ -307,7 +321,7 @@ def test_a_calibrated_prompt_is_a_candidate(command: Run) -> None:
     assert (choice.index == 2) == (choice.candidate.calibration is not None)
     status, out, _ = command(*CALIBRATE, "--json", "--output", "bias.json")  # of no demonstrations
     assert (status, json.loads(out)) == (0, json.loads(Path("bias.json").read_text()))
-    status, _, err = command(*COLOUR, "--no-without", "--calibration", "bias.json")
+    status, _, err = command(*COLOUR, "--set", "no_demonstrations=false", "--set", "calibrations=bias.json")
     assert (status, "bias.json: was released for another prompt" in err) == (2, True)
 
 
@@ -403,9 +417,9 @@ def test_units_go_with_an_account_for_units(command: Run) -> None:
         ("--count 0 --delta 1e-6", "count"),
         ("--candidates nowhere.txt", "nowhere.txt"),
         ("--delta 1e-6 --dataset movies", "--ledger"),
-        ("--delta 1e-6 --ledger sqlite:///budget.db", "--dataset"),
+        ("--delta 1e-6 --ledger sqlite:///budget.db", "--account"),
         ("--delta 1e-6 --ledger sqlite:///budget.db --dataset nobody", "no account"),
-        ("--delta 1e-6 --label-column genre", "genre"),
+        ("--delta 1e-6 --set label_column=genre", "genre"),
         ("--delta 1e-6 --records nowhere.jsonl", "nowhere.jsonl"),
     ],
 )

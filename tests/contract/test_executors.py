@@ -235,11 +235,13 @@ def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(
 # ---- the command line ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [["--workers", "1"], ["--ray"]], ids=["processes", "ray"])
+@pytest.mark.parametrize(
+    "workers", [["--set", "workers=1"], ["--set", "ray=local"]], ids=["processes", "ray"]
+)
 def test_the_command_line_generates_with_workers(
     workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    if workers == ["--ray"]:
+    if workers == ["--set", "ray=local"]:
         request.getfixturevalue("ray")
     arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure", "--resume")
     assert run([*arguments, *workers]) == 0
@@ -251,7 +253,9 @@ def test_the_command_line_generates_with_workers(
 
 
 @pytest.mark.parametrize(
-    "options", [["--workers", "2", "--ray"], ["--workers", "2"]], ids=["both", "no ledger"]
+    "options",
+    [["--set", "workers=2", "--set", "ray=local"], ["--set", "workers=2"]],
+    ids=["both", "no ledger"],
 )
 def test_the_command_line_refuses_workers_without_a_ledger(
     options: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -259,7 +263,7 @@ def test_the_command_line_refuses_workers_without_a_ledger(
     arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure")
     at = arguments.index("--ledger")
     assert run([*arguments[:at], *arguments[at + 5 :], *options]) == 2
-    assert ("exclude" if "--ray" in options else "--ledger") in capfd.readouterr().err
+    assert ("exclude" if "ray=local" in options else "--ledger") in capfd.readouterr().err
     assert not (tmp_path / "demos.jsonl").exists()
 
 
@@ -281,7 +285,9 @@ def test_worker_processes_share_what_is_usable(
 
 
 def server_arguments(folder: Path, url: str) -> list[str]:
-    arguments = generate_arguments(folder, "--backend", "openai", "--base-url", url, "--model", "served")
+    arguments = generate_arguments(
+        folder, "--backend", "openai", "--set", f"base_url={url}", "--model", "served"
+    )
     for option, value in (("--max-tokens", "1"), ("--prompts-per-draw", "10")):
         arguments[arguments.index(option) + 1] = value
     return arguments
@@ -291,7 +297,7 @@ def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_
     server = LlamaServer(slots=1)  # type: ignore[no-untyped-call]
     server.seconds = lambda _: 0.001
     with scripted(server) as served:
-        assert run([*server_arguments(tmp_path, served.base_url), "--workers", "2"]) == 0
+        assert run([*server_arguments(tmp_path, served.base_url), "--set", "workers=2"]) == 0
     assert max(under_way for _, under_way in server.crowds) == 1
     assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")) == 2
 
@@ -305,8 +311,8 @@ def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
 def test_the_command_line_refuses_ray_with_a_server(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*server_arguments(tmp_path, "http://127.0.0.1:1/v1"), "--ray"]) == 2
-    assert "--workers" in capfd.readouterr().err
+    assert run([*server_arguments(tmp_path, "http://127.0.0.1:1/v1"), "--set", "ray=local"]) == 2
+    assert "workers" in capfd.readouterr().err
     assert not (tmp_path / "budget.db").exists()
 
 
@@ -321,7 +327,8 @@ def generate_arguments(folder: Path, *further: str) -> list[str]:
     )
     return [
         "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1", "--max-tokens", "8",
-        "--top-k", "all", "--output", str(folder / "demos.jsonl"),
-        "--ledger", f"sqlite:///{folder / 'budget.db'}", "--dataset", "tickets", "--create", *further,
+        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--max-tokens", "8",
+        "--set", "tokens_per_draw=1", "--set", "top_k=all", "--output", str(folder / "demos.jsonl"),
+        "--ledger", f"sqlite:///{folder / 'budget.db'}", "--account", "tickets", "--set", "create=true",
+        *further,
     ]  # fmt: skip

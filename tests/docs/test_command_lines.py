@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
 
 from dpfewshot.cli.application import cli
+from dpfewshot.cli.project_file import _everything
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,8 +44,11 @@ def unknown(line: str) -> list[str]:
             return words[:1]
         command = inner
         del words[0]
+    keys = {one.name for one in _everything.params}
+    assigned = [word.partition("=")[0] for before, word in pairwise(words) if before == "--set"]
+    strange = [key for key in assigned if key.partition(".")[0] not in keys]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help", "--version"}
-    return [word for word in words if re.match("-+[a-zA-Z]", word) and word not in known]
+    return strange + [word for word in words if re.match("-+[a-zA-Z]", word) and word not in known]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: str(each.relative_to(ROOT)))
@@ -60,5 +65,6 @@ def test_the_finder_finds_lines() -> None:
 
 def test_what_does_not_exist_is_found() -> None:
     assert unknown("generate --task trec --seed 1") == ["--seed"]
+    assert unknown("generate --task trec --set seed=1 --set population.Refund=3") == ["seed"]
     assert unknown("ledger refill --ledger sqlite:///budget.db") == ["refill"]
     assert unknown("ledger show --dataset tickets --json > show.json") == []

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from dpfewshot.cli.project_file import FILE_NAME
+from dpfewshot.cli.project_file import _SECTION_OF, FILE_NAME
 from tests.support.commands import Run
 from tests.support.pages import DOCS, blocks
 
 PAGE = DOCS / "how-to/project-file.md"
 QUICK = 'backend = "tests.support.scripts:Desk"'
+
+
+def test_the_page_lists_every_key() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## The keys")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    listed = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+    assert sorted(listed) == sorted(_SECTION_OF)
 
 
 def test_the_page_runs(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,11 +217,11 @@ def test_the_command_line_makes_an_account_only_when_told(
         "--delta",
         "1e-5",
     ]
-    command += ["--max-tokens", "3", "--top-k", "all", "--ledger", f"sqlite:///{path}", "--dataset"]
+    command += ["--max-tokens", "3", "--set", "top_k=all", "--ledger", f"sqlite:///{path}", "--dataset"]
     assert run([*command, "tickets"]) == 2
     assert "does not exist" in capsys.readouterr().err
     assert not path.exists()
-    assert run([*command, "tickets", "--create"]) == 0
+    assert run([*command, "tickets", "--set", "create=true"]) == 0
     assert run([*command, "tikets"]) == 2
     assert "did you mean 'tickets'?" in capsys.readouterr().err
     assert run([*command, "tickets"]) == 3  # the same budget, which is spent

@@ -94,8 +94,8 @@ def test_a_wrong_row_costs_nothing(command: Run, tmp_path: Path) -> None:
     task.write_text(TOML)
     status, out, error = command(
         "generate", "--task", task, "--records", mails, "--backend", "tests.support.fields:backend",
-        "--text", "Subject=mail.subject", "--text", "Body=mail.text", "--epsilon", "4",
-        "--ledger", f"sqlite:///{ledger}", "--dataset", "mails", "--create",
+        "--set", "text.Subject=mail.subject", "--set", "text.Body=mail.text", "--epsilon", "4",
+        "--ledger", f"sqlite:///{ledger}", "--dataset", "mails", "--set", "create=true",
     )  # fmt: skip
     assert (status, out) == (2, "")
     assert error.count("\n") == 1

@@ -238,12 +238,12 @@ def test_the_command_line_plans_and_shows_a_holdout(
     records.write_text("".join(json.dumps(row) + "\n" for row in rows))
     backend = ["--backend", "tests.support.scripts:Sentence"]
     words = ["--task", str(task), "--records", str(records), *backend, "--epsilon", "4", "--max-tokens", "5"]
-    words += ["--top-k", "8"]
-    assert run(["plan", *words, "--probe-seconds", "0.01", "--holdout", "0.2"]) == 0
+    words += ["--set", "top_k=8"]
+    assert run(["plan", *words, "--set", "probe_seconds=0.01", "--set", "holdout=0.2"]) == 0
     assert "20 % of the units are kept for `choose`" in capsys.readouterr().out
     url = f"sqlite:///{tmp_path}/budget.db"
     ledger = ["--ledger", url, "--dataset", "tickets"]
-    assert run(["generate", *words, *ledger, "--create", "--holdout", "0.2", "--json"]) == 0
+    assert run(["generate", *words, *ledger, "--set", "create=true", "--set", "holdout=0.2", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert plan["holdout"] == 0.2
     with dpf.BudgetLedger.open(url) as opened:
@@ -252,5 +252,5 @@ def test_the_command_line_plans_and_shows_a_holdout(
         scopes = {row["scope"].partition(": ")[2] for row in account.history() if row["scope"]}
         assert scopes == {"generates: refund", "generates: delivery"}
         assert account.partition == partition_of(next(r["scope"] for r in account.history() if r["scope"]))
-    assert run(["generate", *words, "--holdout", "1"]) == 2
+    assert run(["generate", *words, "--set", "holdout=1"]) == 2
     assert "holdout must be at least 0 and below 1" in capsys.readouterr().err

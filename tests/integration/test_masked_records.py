@@ -87,13 +87,13 @@ def arguments(tmp_path: Path) -> list[str]:
     )
     return [
         "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--tokens-per-draw", "1",
-        "--max-tokens", "8", "--top-k", "all",
+        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--set", "tokens_per_draw=1",
+        "--max-tokens", "8", "--set", "top_k=all",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["plan", "generate"])
-@pytest.mark.parametrize("mask", [["--mask-identifiers"], ["--mask-identifiers", "de"], []])
+@pytest.mark.parametrize("mask", [["--set", "mask_identifiers=en"], ["--set", "mask_identifiers=de"], []])
 def test_the_commands_mask_if_they_are_told_to(
     command: str,
     mask: list[str],
@@ -122,7 +122,7 @@ def test_a_resumed_command_masks_as_the_first_did(
 ) -> None:
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: Listening())
     generate = ["generate", *arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
-    assert run([*generate, "--mask-identifiers"]) == 0
+    assert run([*generate, "--set", "mask_identifiers=en"]) == 0
     assert run(generate) == 2
     assert "another plan" in capsys.readouterr().err
-    assert run([*generate, "--mask-identifiers"]) == 0
+    assert run([*generate, "--set", "mask_identifiers=en"]) == 0

@@ -40,16 +40,16 @@ FIXTURES = (quick_garbage,)
 BACKEND = ("--backend", "tests.support.neighbours:Certain")
 SET_UP = (
     *("--task", "task.toml", "--records", "records.jsonl", *BACKEND, "--epsilon", str(EPSILON)),
-    *("--prompts-per-draw", str(PROMPTS), "--max-tokens", "4", "--top-k", "all"),
+    *("--prompts-per-draw", str(PROMPTS), "--max-tokens", "4", "--set", "top_k=all"),
 )
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 LABELS = ("--records", "records.jsonl", "--count", "2", "--epsilon", "5")
 CALIBRATE = (
     *("--task", "task.toml", "--records", "records.jsonl"),
-    *("--epsilon", "5", "--record-token-cap", "0", *BACKEND),
+    *("--epsilon", "5", "--set", "record_token_cap=0", *BACKEND),
 )
 CHOOSE = (*CALIBRATE, "--candidates", "demos.jsonl")
-PROBE = ("--probe-seconds", "0.01")
+PROBE = ("--set", "probe_seconds=0.01")
 SHOWN = ("--demonstrations", "demos.jsonl")
 
 
@@ -127,7 +127,7 @@ BRIEF = (
 
 FURTHER = (
     planned("plan", *PROBE),
-    planned("plan", "--compare", "--target-noise", "1", "--max-tokens", "1", "--json", *PROBE),
+    planned("plan", "--compare", "--set", "target_noise=1", "--max-tokens", "1", "--json", *PROBE),
     planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),  # all of it from the ledger
     planned("generate", *ACCOUNT, "--output", "more.jsonl", "--json", status=3),  # no budget is left
     planned("generate", "--json", "--delta", "0.5"),  # with a warning
@@ -143,10 +143,11 @@ FURTHER = (
     Verb("ledger change-budget", (*ACCOUNT, "--epsilon", "50", "--delta", "1e-4")),
     Verb("report", (*SHOWN, "--json")),
     audit("leak", *SHOWN, "--records", "records.jsonl", takes=("unit",)),
-    audit("membership", "--task", "task.toml", "--members", "records.jsonl",
-          "--non-members", "public.jsonl", *SHOWN, *BACKEND),
-    audit("influence", "--task", "task.toml", "--texts", "records.jsonl", "--items", "2", *SHOWN, *BACKEND),
-    Verb("evaluate", (*SET_UP[:-2], "--test", "public.jsonl", "--shots", "2", "--json"),  # no --top-k
+    audit("membership", "--task", "task.toml", "--records", "records.jsonl",
+          "--held-out", "public.jsonl", *SHOWN, *BACKEND),
+    audit("influence", "--task", "task.toml", "--test", "records.jsonl",
+          "--set", "items=2", *SHOWN, *BACKEND),
+    Verb("evaluate", (*SET_UP[:-2], "--test", "public.jsonl", "--shots", "2", "--json"),  # no top_k
          ("unit",), 0, private_results, "accuracy on private data is measured outside of every budget"),
     Verb("doctor", BACKEND),
     Verb("init", ("records.jsonl", "--text", "text", "--label-column", "label", "--unit", "none", "--yes")),
@@ -154,17 +155,17 @@ FURTHER = (
     Verb("demo", ("--epsilon", "40", "--json")),
 )  # fmt: skip
 
-PLAYED = (*SET_UP, "--max-tokens", "1", "--plays", "100")
+PLAYED = (*SET_UP, "--max-tokens", "1", "--set", "plays=100")
 CANARY = (audit("canary", *PLAYED, takes=("options", "unit")),)
 """Takes seconds."""
-TEXTS = (audit("canary", *PLAYED, "--texts-only", takes=("options", "unit")),)
+TEXTS = (audit("canary", *PLAYED, "--set", "texts_only=true", takes=("options", "unit")),)
 
 OTHER_SETTINGS = (
     *(planned("generate", "--mechanism", name) for name in MECHANISM_NAMES),
-    planned("generate", "--mechanism", "gaussian", "--temperature", "0.01", "--top-p", "0.9"),
-    planned("generate", "--records-per-prompt", "2", "-M", "18", "--tokens-per-draw", "4"),
-    planned("generate", "--disjoint-parts", "2", "--holdout", "0", "-M", "20", "--shots", "2"),
-    planned("generate", "--top-k", "20", "--record-token-cap", "5", "--label", "refund"),
+    planned("generate", "--mechanism", "gaussian", "--set", "temperature=0.01", "--set", "top_p=0.9"),
+    planned("generate", "--set", "records_per_prompt=2", "-M", "18", "--set", "tokens_per_draw=4"),
+    planned("generate", "--set", "disjoint_parts=2", "--set", "holdout=0", "-M", "20", "--shots", "2"),
+    planned("generate", "--set", "top_k=20", "--set", "record_token_cap=5", "--label", "refund"),
 )
 """What else there is to choose, each for itself: without an account."""
 
@@ -303,5 +304,5 @@ def test_control_an_error_that_quotes_a_record(monkeypatch: pytest.MonkeyPatch) 
         found(
             "add-remove",
             "refused by the tokenizer",
-            [planned("generate", "-M", everyone, "--holdout", "0", "--label", "refund")],
+            [planned("generate", "-M", everyone, "--set", "holdout=0", "--label", "refund")],
         )

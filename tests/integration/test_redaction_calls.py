@@ -259,7 +259,7 @@ def test_the_command_line_says_nothing(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_backends", raising=False)
     arguments = "generate --backend own_backends:Failing --task task.toml --records records.jsonl"
-    options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-draw 30 --max-tokens 4 --top-k 8"
+    options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-draw 30 --max-tokens 4 --set top_k=8"
     status = run([*arguments.split(), *options.split(), *(["--json"] if as_json else [])])
     told = "".join(capsys.readouterr())
     assert status == 2

@@ -232,7 +232,7 @@ def test_the_command_line_reads_fields(command: Run, tmp_path: Path) -> None:
     mails.write_text("".join(json.dumps(row) + "\n" for row in rows()))
     task.write_text(TOML)
     assert dpf.Task.from_file(task) == MULTILINE
-    given = ["--text", "Subject=mail.subject", "--text", "Body=mail.text"]
+    given = ["--set", "text.Subject=mail.subject", "--set", "text.Body=mail.text"]
     common = ["--task", task, "--records", mails, "--backend", "tests.support.fields:backend"]
     status, out, error = command(
         "generate", *common, *given, "--label", "refund", "--epsilon", "4", "--prompts-per-draw", "20",

@@ -31,5 +31,5 @@ def test_the_command_says_so_before_a_model_is_loaded(
     arguments = ["--task", "trec", "--records", str(records), "--epsilon", "1", "--model", "none.gguf"]
     assert run(["plan", *arguments]) == 2
     assert "presidio" not in capsys.readouterr().err  # the control: without the option, the model is missing
-    assert run(["plan", *arguments, "--mask-identifiers"]) == 2
+    assert run(["plan", *arguments, "--set", "mask_identifiers=en"]) == 2
     assert "pip install '.[presidio]'" in capsys.readouterr().err

@@ -41,8 +41,8 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
         f"sqlite:///{tmp_path}/budget.db",
         "--dataset",
         "tickets",
-        "--title",
-        "For the board",
+        "--set",
+        "title=For the board",
     ]
     status, out, err = command(*given)
     assert (status, err) == (0, "")
@@ -83,7 +83,7 @@ def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([], "nothing to report"),
-        (["--ledger", "sqlite:///budget.db"], "--dataset"),
+        (["--ledger", "sqlite:///budget.db"], "--account"),
         (["--demonstrations", "missing.jsonl"], "missing.jsonl"),
         (["--ledger", "sqlite:///budget.db", "--dataset", "tickets"], "ledger create"),
         (["--plan", "missing.json"], "missing.json"),

@@ -155,7 +155,7 @@ class Neighbouring:
         return () if self.unit is None else (word, self.unit)
 
 
-_POPULATION = tuple(f"--population={label}={count}" for label, count in UNITS.items())
+_POPULATION = tuple(f"--set=population.{label}={count}" for label, count in UNITS.items())
 
 _LABELS_ASKED = tuple(f"--label={label}" for label in LABELS)
 _SOME = ("more records", "refused by the model", "answered as impossible", "all that the model can read")
@@ -169,14 +169,14 @@ RELATIONS = {
         Relation.ADD_REMOVE,
         _without_it(),
         ("the same", "refused by the tokenizer", *_SOME),
-        (f"--population={sum(UNITS.values())}", *_LABELS_ASKED),
+        (f"--set=population={sum(UNITS.values())}", *_LABELS_ASKED),
         free=True,
     ),
     "zero-out": Neighbouring(Relation.ZERO_OUT, rows()),
     "zero-out with free labels": Neighbouring(
         Relation.ZERO_OUT, rows(), ("refused by the tokenizer", *_SOME), _LABELS_ASKED, free=True
     ),
-    "replace-one": Neighbouring(Relation.REPLACE_ONE, rows(), _SOME, ("--sampling=fixed-size",)),
+    "replace-one": Neighbouring(Relation.REPLACE_ONE, rows(), _SOME, ("--set=sampling=fixed-size",)),
 }
 
 
