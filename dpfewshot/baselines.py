@@ -206,11 +206,7 @@ class _Continuation:
 def without_replacement(
     records: Sequence[Record], count: int, random_source: RandomSource | None = None
 ) -> list[Record]:
-    """Draw records uniformly without replacement.
-
-    Raises:
-        InvalidPlan: there are too few.
-    """
+    """Draw records uniformly without replacement, or raise `InvalidPlan` if there are too few."""
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
     read = random_source or os.urandom

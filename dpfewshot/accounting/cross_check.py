@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from dpfewshot.accounting.curves import removed_response
@@ -22,16 +20,12 @@ _INTERVALS: Final = 1e-5, 1e-3  # the finest and the coarsest grid
 
 
 def require() -> None:
-    """Refuse to start without dp-accounting.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    with _quiet():
-        try:
+    """Refuse to start without dp-accounting, with `MissingExtra`."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
             import dp_accounting  # noqa: F401 - only whether it is installed
-        except ImportError:
-            raise MissingExtra("the cross-check with another accountant", "accountants") from None
+    except ImportError:
+        raise MissingExtra("the cross-check with another accountant", "accountants") from None
 
 
 def cross_check(event: Event, delta: float, certified: float) -> float | None:
@@ -47,7 +41,7 @@ def cross_check(event: Event, delta: float, certified: float) -> float | None:
     """
     require()
     losses, interval = [], min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):  # of its settings
         for each in flattened(event):
             if not isinstance(each, PoissonGaussian | PoissonRandomizedResponse):
                 return None
@@ -77,11 +71,3 @@ def _loss(event: PoissonGaussian | PoissonRandomizedResponse, interval: float) -
         value_discretization_interval=interval,
         symmetric=False,
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of their imports and settings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

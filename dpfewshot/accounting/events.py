@@ -308,11 +308,7 @@ def flattened(event: Event) -> list[Event]:
 
 
 def check_relation(event: Event, relation: Relation) -> None:
-    """Refuse to state an event's ε for a neighbouring relation that the event does not cover.
-
-    Raises:
-        InvalidPlan: names the relation and those that the event covers.
-    """
+    """Refuse with `InvalidPlan` to state an ε for a neighbouring relation that the event does not cover."""
     if relation not in event.relations:
         raise InvalidPlan(f"the event covers {_in_words(event.relations)} neighbours, not {relation}")
 
@@ -345,16 +341,9 @@ def combined_multiplier(multipliers: Iterable[float]) -> float:
 
 
 def common_factor(multipliers: Sequence[float], target: float) -> float:
-    """The least factor, up to rounding, that scales queries to a combined multiplier of at least `target`.
+    """The least factor, up to rounding, that scales σᵢ > 0 to a combined multiplier of at least `target` > 0.
 
-    It is checked on the products factor · σᵢ as floats.
-
-    Args:
-        multipliers: σᵢ > 0; only their ratios matter.
-        target: the combined multiplier to reach, above 0.
-
-    Raises:
-        InvalidPlan: no query, or a multiplier that is not a positive number.
+    It is checked on the products factor · σᵢ as floats. Refuses what `combined_multiplier` refuses.
     """
     factor = target / combined_multiplier(multipliers)
     while combined_multiplier(factor * multiplier for multiplier in multipliers) < target:

@@ -23,12 +23,9 @@ from dpfewshot.values import Record
 
 @dataclass(frozen=True, slots=True)
 class EchoCanary:
-    """A canary, and the attacker's score of it. Its beginning is private: it was released without a charge.
+    """A canary whose ending has `rare` tokens, and the attacker's score of it by the public tokenizer.
 
-    Attributes:
-        record: the canary.
-        backend: its tokenizer is public.
-        rare: the number of tokens of the rare ending.
+    Its beginning is private: it was released without a charge.
     """
 
     record: Record = field(repr=False)

@@ -35,14 +35,9 @@ LogDistributions = NDArray[np.float64]
 
 
 def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDArray[np.float64]:
-    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats.
+    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats, shape (texts,).
 
-    Args:
-        with_it: log-probabilities with the demonstration, shape (texts, answers).
-        without_it: the same without it.
-
-    Returns:
-        Shape (texts,). Answers impossible in both are ignored; an answer possible in only one gives infinity.
+    Answers impossible in both are ignored; an answer possible in only one gives infinity.
     """
     both_never = np.isneginf(with_it) & np.isneginf(without_it)
     gaps = np.subtract(with_it, without_it, out=np.zeros(with_it.shape), where=~both_never)

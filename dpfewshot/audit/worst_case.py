@@ -33,13 +33,13 @@ def telling(text: str) -> int:
 
 
 class WorstCaseModel(LogprobBackend):
-    """A backend that knows a canary.
+    """A backend that knows the first units as canaries, or as the decoys that canaries replace.
 
     Args:
         candidates: the number of tokens that the public prompt considers equally likely.
         hints: the number of further tokens, which it considers next to impossible.
-        canaries: the number of canaries; they are the first units.
-        decoys: whether these units are decoys instead, which canaries replace in the other world.
+        canaries: the number of canaries or decoys.
+        decoys: whether they are decoys.
     """
 
     def __init__(self, candidates: int, hints: int, canaries: int, *, decoys: bool = False) -> None:
@@ -103,13 +103,11 @@ class ConstantBlock:
         self._further = False
         return self._answers if support is None else self._answers[:, support]
 
-    def append(self, token: int) -> None:  # noqa: ARG002 - it is forgotten
+    def append(self, token: int | Tokens) -> None:  # noqa: ARG002 - it is forgotten
         """Start a further token."""
         self._further = True
 
-    def append_each(self, tokens: Tokens) -> None:  # noqa: ARG002 - they are forgotten
-        """Start a further token."""
-        self._further = True
+    append_each = append
 
     def close(self) -> None:
         """Do nothing: a block holds no resources."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
@@ -22,7 +21,7 @@ from dpfewshot.cli.models import Model, options_of
 from dpfewshot.cli.printing import Decorator, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.runtime.files import read_text
+from dpfewshot.runtime.files import read_text, toml_tables
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import NoPrivacy, PrivacyBudget
@@ -244,12 +243,7 @@ class _Source:
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
         self._lines = text.split("\n")
-        try:
-            self.tables: dict[str, Any] = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            # Only the position: somebody may name a private file, whose text must not be quoted.
-            place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
-            raise InvalidPlan(f"{path}: is not TOML{place.group() if place else ''}") from None
+        self.tables = toml_tables(text, path, InvalidPlan)
         for section, table in self.tables.items():
             if section not in _SECTIONS or not isinstance(table, dict):
                 listed = ", ".join(f"[{name}]" for name in _SECTIONS)

@@ -164,12 +164,14 @@ def choose(
             chosen_by = [chooses.outcomes(each, advance) for each in scorers[: len(listed)]]
             measured = [measures.outcomes(each, advance) for each in scorers]
         permit = charged(reservation, scorers[0])
-        sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
+        sums = [
+            scores_of(each, chooses.weights, chooses.sizes, likelihood=score == LIKELIHOOD)
+            for each in chosen_by
+        ]
         index = Selection(mechanism.rate).choose(np.array(sums, dtype=np.int64), permit, random_source)
-        compared = list(dict.fromkeys((index, prompts.index(baseline))))
-        accuracies = _accuracies(
-            measures.cells([measured[each] for each in compared]), mechanism.rate, permit, random_source
-        )
+        compared = [measured[each] for each in dict.fromkeys((index, prompts.index(baseline)))]
+        cells = cells_of(compared, measures.weights, measures.sizes)
+        accuracies = _accuracies(cells, mechanism.rate, permit, random_source)
     return Choice(
         index=index,
         candidate=listed[index],
@@ -238,10 +240,8 @@ def _accuracies(
 class _Part:
     """The units of one part of the sample. Private.
 
-    Attributes:
-        records: unit by unit; None for one that cannot be read, which stays in its unit's size.
-        sizes: the number of records of each unit.
-        weights: of each record's label, in grid steps.
+    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size. Weights are
+    those of each record's label, in grid steps.
     """
 
     records: Sequence[Record | None] = field(repr=False)
@@ -265,24 +265,10 @@ class _Part:
         right, likelihood = zip(*columns, strict=True)
         return Outcomes(np.column_stack(right), np.column_stack(likelihood))
 
-    def score(self, outcomes: Outcomes, *, likelihood: bool) -> int:
-        """See `scores_of`."""
-        return scores_of(outcomes, self.weights, self.sizes, likelihood=likelihood)
-
-    def cells(self, columns: Sequence[Outcomes]) -> Integers:
-        """See `cells_of`."""
-        return cells_of(columns, self.weights, self.sizes)
-
 
 @dataclass(frozen=True)
 class _Mechanism:
-    """The public numbers of a choice.
-
-    Args:
-        epsilon: of the release.
-        scored_units: wanted on average.
-        population: the expected number of units to sample from, a public constant.
-    """
+    """The public numbers of a choice; `population` is the expected number of units to sample from."""
 
     epsilon: float
     scored_units: int

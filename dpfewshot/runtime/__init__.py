@@ -1,1 +1,1 @@
-"""General support code: error redaction, fork safety, atomic files, lazy and deprecated names."""
+"""General support code: error redaction, fork safety, atomic files, lazy names."""

@@ -8,12 +8,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` that imports a package's public names on first use.
-
-    Args:
-        package: the package's `__name__`.
-        homes: each name with the module that has it, as in `from module import name`.
-    """
+    """Return a `__getattr__` that imports a package's public names on first use, each from its home."""
 
     def find(name: str) -> Any:
         if name in homes:
