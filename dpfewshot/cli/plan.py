@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 @from_project_file()
 @takes(Data, Model, Budget, PlanOptions, required=("task", "records", "epsilon"))
 @click.option("--probe-seconds", default=2.0, help="How long to measure the backend, in seconds.")
-@click.option("--cross-check", is_flag=True, help="Compute epsilon with dp-accounting too; takes seconds.")
 @click.option("--compare", is_flag=True, help="Show every mechanism and setting side by side.")
 @click.option(
     "--target-noise", default=0.01, help="With --compare: the most noise on a mean probability, one sigma."
@@ -34,7 +33,6 @@ def plan(
     *,
     project: Project,
     probe_seconds: float,
-    cross_check: bool,
     compare: bool,
     target_noise: float,
     as_json: bool,
@@ -47,49 +45,22 @@ def plan(
       dpfewshot plan ... --compare --target-noise 0.01
       dpfewshot plan ... --preset tang
     """
-    if cross_check:
-        from dpfewshot.accounting.cross_check import require
-
-        require()  # before the model is loaded
     synthesizer, tell = project.synthesizer(), stages()
     tell("measuring the model's speed")
     measured = synthesizer.probe(probe_seconds)
-    checks: list[tuple[str | None, float, float | None]] = []
-    if cross_check:
-        tell("computing epsilon with other accountants")
-        checks = list(_cross_checks(measured))
     compared: list[Compared] = []
     if compare:
         tell("comparing mechanisms")
         compared = synthesizer.compare(target_noise=target_noise)
     if as_json:
         document = measured.as_dict()
-        if cross_check:
-            names = ("scope", "certified", "dp_accounting")
-            document["cross_check"] = [dict(zip(names, check, strict=True)) for check in checks]
         if compare:
             document["comparison"] = [_as_dict(row) for row in compared]
         click.echo(json.dumps(document))
         return
     click.echo(describe(measured, project.data.unit))
-    for scope, certified, other in checks:
-        told = "does not say" if other is None else f"{other:.4f}"
-        click.echo(
-            f"cross-check {scope or 'whole data set'}: epsilon {epsilon_text(certified)} certified here, "
-            f"dp-accounting {told}"
-        )
     if compare:
         click.echo("\n".join(comparison(compared, target_noise)))
-
-
-def _cross_checks(plan: GenerationPlan) -> Iterator[tuple[str | None, float, float | None]]:
-    """Each stratum's scope, its certified ε, and what the other accountant says."""
-    from dpfewshot.accounting.cross_check import cross_check
-
-    for stratum in plan.strata:
-        if stratum.event is not None and stratum.spend is not None:
-            spend = stratum.spend
-            yield stratum.scope, spend.epsilon, cross_check(stratum.event, spend.delta, spend.epsilon)
 
 
 def _as_dict(row: Compared) -> dict[str, object]:
