@@ -244,7 +244,7 @@ class ZeroConcentrated:
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """Events with a neighbouring relation in common."""
+    """At least one event; all have a neighbouring relation in common."""
 
     events: tuple[Event, ...]
 
@@ -264,12 +264,9 @@ class _Several:
 
 @dataclass(frozen=True, slots=True)
 class Composition(_Several):
-    """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
+    """Several events of one plan, at least one, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
-
-    Args:
-        events: at least one, with a neighbouring relation in common.
     """
 
     @property
@@ -280,13 +277,10 @@ class Composition(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Tightest(_Several):
-    """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
+    """Several descriptions of one computation, at least one. Each holds by itself, so the smallest ε counts.
 
     Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification. The upper
     bound holds for the computation; the lower bound only for the description that gave it.
-
-    Args:
-        events: at least one, with a neighbouring relation in common.
     """
 
     @property

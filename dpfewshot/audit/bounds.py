@@ -35,14 +35,10 @@ _LEAST, _MOST = 1 / 4, 8.0
 
 
 def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, float]:
-    """Return bounds on a binomial probability (Clopper and Pearson 1934).
+    """Return bounds on a binomial probability (Clopper and Pearson 1934), each wrong with probability `tail`.
 
-    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off.
-
-    Args:
-        successes: in 0..trials; a sum of fractions is allowed.
-        trials: at least 1.
-        tail: the probability that a bound is wrong, for each bound by itself.
+    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off. `successes`
+    may be a sum of fractions.
     """
     failures = trials - successes
     low = special.betaincinv(successes, failures + 1, tail) if successes > 0 else 0.0

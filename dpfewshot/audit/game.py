@@ -12,7 +12,7 @@ demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit
 
 They replace the records and the model; the first two also the sampling rate and the number of tokens. A
 fourth game replaces neither: *released texts*, in which the user's model generates all of a label's
-demonstrations (echo.py).
+demonstrations.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from tqdm import tqdm
 
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
-from dpfewshot.audit.echo import EchoCanary
+from dpfewshot.audit.canaries import EchoCanary, WorstCaseModel, telling, text_of_unit
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
-from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.set_up import SetUp

@@ -54,7 +54,9 @@ def influences(
     *,
     over: Answers = "labels",
 ) -> NDArray[np.float64]:
-    """Return the influence of every demonstration on every text, leaving each out in turn.
+    """Return the influence of each demonstration, left out in turn, on each text, in nats.
+
+    Shape (demonstrations, texts).
 
     Args:
         task: a task, or the prompt's format.
@@ -63,9 +65,6 @@ def influences(
         texts: the texts to label.
         over: the task's "labels"; "calibrated labels", with contextual calibration of each prompt by itself;
             or "vocabulary", the next token out of all.
-
-    Returns:
-        Nats, shape (demonstrations, texts).
 
     Raises:
         InvalidPlan: there is no demonstration or no text, or `over` is unknown.
@@ -91,14 +90,13 @@ def influences(
 
 
 def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels") -> AuditFinding:
-    """Summarise the influences of several prompts: mean, largest, and mean by position.
+    """Summarise the influences of several prompts: mean, largest, and mean by position. It is confidential.
+
+    The mean has Student's 95 % interval over prompts, if there are several.
 
     Args:
         measured: the result of `influences` for each prompt, all with the same number of demonstrations.
         over: as given to `influences`.
-
-    Returns:
-        A confidential finding. The mean has Student's 95 % interval over prompts, if there are several.
 
     Raises:
         InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.

@@ -57,12 +57,9 @@ class MembershipTrial:
 def trials_of_demonstrations(
     demonstrations: Iterable[Demonstration], members: Iterable[Record], non_members: Iterable[Record]
 ) -> list[MembershipTrial]:
-    """Return one trial for each demonstration, and divide the candidates of a label among its trials.
+    """Return one trial for each synthetic demonstration, and divide a label's candidates among its trials.
 
-    Args:
-        demonstrations: synthetic demonstrations.
-        members: the records behind them.
-        non_members: other records. A fair draw should have separated them from the members.
+    The members are the records behind them. A fair draw should have separated the non-members from these.
 
     Raises:
         InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
@@ -86,10 +83,8 @@ def trials_of_records(
 ) -> list[MembershipTrial]:
     """Return one trial for each record, verbatim in the prompt: what synthetic demonstrations prevent.
 
-    Args:
-        records: each is the only member of its trial.
-        non_members: other records; the trials of a label take turns with them.
-        each: the number of non-members of a trial.
+    The record is the only member of its trial. The trials of a label take turns with the non-members, of
+    which each trial has `each`.
 
     Raises:
         InvalidPlan: a label has fewer than `each` non-members.

@@ -55,17 +55,9 @@ class Calibration:
 
     def as_dict(self) -> dict[str, object]:
         """The calibration as JSON; `from_dict` reads it back."""
-        spend = {"epsilon": None, "delta": None} if self.spent is None else asdict(self.spent)
-        return {
-            "labels": list(self.labels),
-            "bias": list(self.bias),
-            "noise": self.noise,
-            "prompt": self.prompt,
-            **spend,
-            "relation": self.relation,
-            "parallel": self.parallel,
-            "certified": self.certified,
-        }
+        told = asdict(self)
+        spend = told.pop("spent") or {"epsilon": None, "delta": None}
+        return told | spend | {"labels": list(self.labels), "bias": list(self.bias)}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:

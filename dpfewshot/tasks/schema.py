@@ -182,7 +182,10 @@ class _Translation:
             raise _wrong(
                 place, f"has the keyword {unknown[0]!r}, which is not supported for {' and '.join(types)}"
             )
-        return _either(getattr(self, f"_{each}")(schema, place, within) for each in types)
+        constants = {"boolean": "(?:true|false)", "null": "null"}
+        return _either(
+            constants.get(each) or getattr(self, f"_{each}")(schema, place, within) for each in types
+        )
 
     def _string(self, schema: Mapping[str, Any], place: str, _within: tuple[str, ...]) -> str:
         if len(schema.keys() & {"pattern", "format"}) + bool(schema.keys() & {"minLength", "maxLength"}) > 1:
@@ -207,12 +210,6 @@ class _Translation:
         if least < most and most > 0:
             parts.append(f"{whole_numbers(max(least, 0), most - ('maximum' in schema))}{_FRACTION}")
         return _either(parts)
-
-    def _boolean(self, _schema: object, _place: str, _within: tuple[str, ...]) -> str:
-        return "(?:true|false)"
-
-    def _null(self, _schema: object, _place: str, _within: tuple[str, ...]) -> str:
-        return "null"
 
     def _object(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
         members, required = schema.get("properties", {}), schema.get("required", [])
