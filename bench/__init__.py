@@ -12,7 +12,6 @@
 | is a peer better? | `peers`, `asking` | comparison.md |
 | what can poisoned records achieve? | `poisoned` | results/poisoned.md |
 | do the tests notice faults? | `faults` | |
-| how much code does one demonstration pass through? | `walk` | |
 
 `pages` and `readme` make the tables of pages from the raw rows in bench/results. Experiments that are finished have
 their rows there and no module: their page names the commit that has it last. The package imports nothing of the tests,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -178,16 +178,9 @@ class Server:
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
-        arguments = ["-m", "bench.asking", str(model), str(slots), str(threads)]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        address = next(line for line in self._process.stdout or () if line.startswith("address "))
-        self.address = address.split("//")[-1].strip()
+        self._serving = ExitStack()
+        url = self._serving.enter_context(served(str(model), slots, threads))
+        self.address = url.split("//")[-1]
         self._cache_prompt = cache_prompt
         self._connections = threading.local()
         self._pool = ThreadPoolExecutor(slots)
@@ -241,7 +234,7 @@ class Server:
     def close(self) -> None:
         """Ends the process."""
         self._pool.shutdown()
-        self._process.communicate()
+        self._serving.close()
 
 
 class _Watch:
@@ -274,6 +267,24 @@ def _row(answer: Any, support: Sequence[int]) -> list[float]:
 def _mean(support: Sequence[int], rows: NDArray[np.float64]) -> dict[int, float]:
     mean = (rows / rows.sum(axis=1, keepdims=True)).mean(axis=0)
     return dict(zip(support, mean.tolist(), strict=True))
+
+
+@contextmanager
+def served(model: str, slots: int, threads: int) -> Iterator[str]:
+    """The URL of a llama-server in a process of its own, which ends with the block."""
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "bench.asking", model, str(slots), str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        line = next(line for line in process.stdout or () if line.startswith("address "))
+        yield line.removeprefix("address ").strip()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def serve(model: str, slots: int, threads: int) -> None:

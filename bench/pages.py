@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,9 +30,10 @@ from bench.utility import (
     ours,
     repetitions,
 )
-from dpfewshot.evaluation import Cell, Results, difference, summarise
+from dpfewshot.errors import InvalidRecords
+from dpfewshot.evaluation import Cell, Results, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
-from dpfewshot.evaluation.summaries import Calibration, Difference, Summary, grouped
+from dpfewshot.evaluation.summaries import Calibration, Summary, grouped, interval_of_mean, outcomes_of
 from dpfewshot.runtime.files import write_whole
 
 Lines: TypeAlias = list[str]
@@ -94,6 +96,34 @@ def rows(name: str) -> Any:
 def cells() -> Sequence[Cell]:
     """Every measured cell."""
     return Results(RAW).cells
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two accuracies, in -1..1, with its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def difference(
+    first: Sequence[Cell], second: Sequence[Cell], *, calibration: Calibration = "contextual"
+) -> Difference:
+    """The accuracy of a condition's repetitions less that of another's, compared item by item.
+
+    The same repetitions in the same order have the same labels, and are compared pairwise.
+
+    Raises:
+        InvalidRecords: the numbers of items differ, or a cell has no outcomes with this calibration.
+    """
+    one, other = (outcomes_of(group, calibration) for group in (first, second))
+    if one.shape[1] != other.shape[1]:
+        raise InvalidRecords("the two groups were measured on different numbers of items")
+    together = [cell.repetition for cell in first] == [cell.repetition for cell in second]
+    groups = [one - other] if together else [one, other]
+    low, high = interval_of_mean(one.mean(axis=0) - other.mean(axis=0), groups)
+    return Difference(float(one.mean() - other.mean()), low, high)
 
 
 Key: TypeAlias = tuple[str, str, float | None]

@@ -11,10 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from bench.pages import CALIBRATION, NOTHING_READ, OURS, USER, WRITER, Lines, Table, cells, table, write
+from bench.pages import (
+    CALIBRATION,
+    NOTHING_READ,
+    OURS,
+    USER,
+    WRITER,
+    Lines,
+    Table,
+    cells,
+    difference,
+    table,
+    write,
+)
 from bench.peers import page as comparison
 from bench.utility import CERTIFIED, ROOT, SHOTS, ZERO_SHOT
-from dpfewshot.evaluation import Cell, difference, summarise
+from dpfewshot.evaluation import Cell, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
 from dpfewshot.evaluation.summaries import grouped
 

@@ -11,14 +11,12 @@ import argparse
 import os
 import random
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import numpy as np
 
+from bench.asking import served
 from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.conformance import SAMPLE_TEXT
 from dpfewshot.backends.servers.replicas import replica_of
@@ -35,7 +33,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     with ExitStack() as stack:
-        urls = [stack.enter_context(_server(given.model)) for _ in range(max(COUNTS))]
+        servers = [stack.enter_context(served(given.model, 1, 1)) for _ in range(max(COUNTS))]
+        urls = [f"{server}/v1" for server in servers]  # one slot and one thread each
         backends = [
             stack.enter_context(OpenAICompatible(urls[:count], "model", timeout=600, verify=False))
             for count in COUNTS
@@ -78,24 +77,6 @@ def _fullest(count: int, prompts: int) -> float:
     draws = [[[source.randrange(10**6)] for _ in range(prompts)] for _ in range(1000)]
     fullest = [max(np.bincount([replica_of(prompt, count) for prompt in draw])) for draw in draws]
     return statistics.mean(map(float, fullest)) / prompts
-
-
-@contextmanager
-def _server(model: str) -> Iterator[str]:
-    """A llama-server with one slot and one thread in a process of its own."""
-    process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "bench.asking", model, "1", "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        address = next(line for line in process.stdout or () if line.startswith("address "))
-        yield f"{address.removeprefix('address ').strip()}/v1"
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -359,7 +359,7 @@ def main() -> None:
     given = parser.parse_args()
     given.store.mkdir(parents=True, exist_ok=True)
     model = backend(given.user, given.threads, given.context)
-    results, name = Results(RAW), MODELS["gemma"][0]
+    results, name = Shown(RAW), MODELS["gemma"][0]
     if given.certified or given.records:
         kind = CERTIFIED if given.certified else f"{given.records} records"
         writer = dpf.backends.LlamaCpp(given.certified, context_tokens=512) if given.certified else model
@@ -372,7 +372,7 @@ def main() -> None:
                 data, given.data, writer, f"{name}, {CERTIFIED}" if given.certified else name, model
             )
             one = replace(one, records=one.records[: given.records])
-            evaluate(one, [Trial(Stored(data.told(condition), given.store), 1.0)], results, on_cell=show)
+            evaluate(one, [Trial(Stored(data.told(condition), given.store), 1.0)], results)
         return
     writer = model if given.user == "gemma" else backend("gemma", given.threads, given.context)
     experiments = {
@@ -383,7 +383,7 @@ def main() -> None:
         (task, trial) for task in experiments for trial in trials(DATA_SETS[task], given.store, given.user)
     ]
     for task, trial in sorted(order, key=lambda each: each[1].repetition):
-        evaluate(experiments[task], [trial], results, on_cell=show)
+        evaluate(experiments[task], [trial], results)
 
 
 def backend(name: str, threads: int, context: int) -> Batched:
@@ -415,11 +415,15 @@ def experiment(
     )
 
 
-def show(cell: Cell) -> None:
-    """Prints one line of progress."""
-    hidden = ("outcomes", "uncalibrated", "batch_calibrated", "population", "description")
-    line = {name: value for name, value in cell.as_dict().items() if name not in hidden}
-    print(json.dumps(line), file=sys.stderr, flush=True)
+class Shown(Results):
+    """Results that print one line of progress for each new cell."""
+
+    def add(self, cell: Cell) -> None:
+        """See `Results.add`."""
+        super().add(cell)
+        hidden = ("outcomes", "uncalibrated", "batch_calibrated", "population", "description")
+        line = {name: value for name, value in cell.as_dict().items() if name not in hidden}
+        print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

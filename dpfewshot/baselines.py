@@ -49,7 +49,9 @@ def instruction_only_demonstrations(
     temperature: float | None = None,
     random_source: RandomSource | None = None,
 ) -> Demonstrations:
-    """Generate demonstrations from the instruction alone: no record is read, so ε = 0.
+    """Generate demonstrations from the instruction alone: no record is read, so ε = 0 and they are certified.
+
+    One demonstration of each label comes first, then the next of each.
 
     Args:
         task: instruction, fields and labels.
@@ -61,9 +63,6 @@ def instruction_only_demonstrations(
         temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, whose texts
             would otherwise be equal.
         random_source: n to n uniform bytes, for tests alone. Results are private all the same.
-
-    Returns:
-        One demonstration of each label, then the next of each. `spent` is (0, 0), and `private` is true.
 
     Raises:
         InvalidPlan: a setting is outside its range, there is no label, or no text of `max_tokens` tokens
@@ -98,16 +97,14 @@ def non_private_sample(
 ) -> Demonstrations:
     """Sample unchanged records, without any privacy: for experiments on data that may be published.
 
+    One record of each label comes first, then the next of each. `token_count` is 0: no token was generated.
+
     Args:
         task: fields and labels.
         records: `Record` objects, mappings, a DataFrame or a Dataset.
         labels: the labels to draw; by default the task's. Required if its labels are free.
         shots: records of each label, at least 1, drawn uniformly without replacement.
-        random_source: n to n uniform bytes, for tests alone; None is the operating system's generator.
-
-    Returns:
-        One record of each label, then the next of each. `private` is false and `spent` None. `token_count`
-        is 0: no token was generated.
+        random_source: n to n uniform bytes, for tests alone.
 
     Raises:
         InvalidPlan: a setting is outside its range, there is no label, or one has fewer records than shots.
@@ -206,11 +203,7 @@ class _Continuation:
 def without_replacement(
     records: Sequence[Record], count: int, random_source: RandomSource | None = None
 ) -> list[Record]:
-    """Draw records uniformly without replacement.
-
-    Raises:
-        InvalidPlan: there are too few.
-    """
+    """Draw records uniformly without replacement, or raise `InvalidPlan` if there are too few."""
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
     read = random_source or os.urandom

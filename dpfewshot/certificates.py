@@ -36,12 +36,11 @@ class Provenance:
 
     def short(self) -> Provenance:
         """The same with 16 hexadecimal digits of each hash."""
+        parts = {name: each.partition(":") for name, each in self.details().items()}
         return Provenance(
             **{
                 name: f"{kind}:{value if kind == CLAIMED else value[:_SHORT]}"
-                for name, (kind, _, value) in (
-                    (name, each.partition(":")) for name, each in self.details().items()
-                )
+                for name, (kind, _, value) in parts.items()
             }
         )
 
@@ -65,9 +64,7 @@ class Certificate:
         dataset: the ledger account that paid; None without a ledger.
         reservation: the random identifier that the ledger drew when it reserved the plan, 128 bits in
             hexadecimal; None without a ledger.
-        model: of `Provenance.short`, as are the next two.
-        tokenizer: likewise.
-        prompt: likewise.
+        model, tokenizer, prompt: of `Provenance.short`.
     """
 
     plan: str
@@ -103,10 +100,8 @@ class Certificate:
 def plan_hash(epsilon: int, delta: int, details: Mapping[str, object]) -> str:
     """The SHA-256 of a stratum's plan, as a ledger records plans.
 
-    Args:
-        epsilon: of the plan's certified cost, in 10⁻¹².
-        delta: of it, in 10⁻¹⁸.
-        details: the plan's public facts: mechanism, σ, q, steps, labels of the task.
+    Its certified cost is in 10⁻¹² of ε and 10⁻¹⁸ of δ. The details are the plan's public facts: mechanism, σ,
+    q, steps, labels of the task.
     """
     plan = {"epsilon": epsilon, "delta": delta, "details": dict(details)}
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
@@ -116,10 +111,7 @@ def plan_hash(epsilon: int, delta: int, details: Mapping[str, object]) -> str:
 def line_hash(line: Mapping[str, object]) -> str:
     """The SHA-256 of a demonstration's line, as a ledger records what was released.
 
-    All members count: text, label, tokens, cost and certificate. The line is public, and so is its hash.
-
-    Args:
-        line: `Demonstration.as_line`.
+    All members of `Demonstration.as_line` count. The line is public, and so is its hash.
     """
     text = json.dumps(line, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()  # as files keep lone surrogates

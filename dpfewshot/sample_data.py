@@ -41,9 +41,8 @@ _SECRET: Final = re.compile(r"\bORD-\d{5}-[A-Z]\b|\b[\w.+-]+@example\.(?:com|org
 def support_tickets() -> list[Record]:
     """Return the tickets, the same on every call, machine and Python version.
 
-    Returns:
-        300 distinct records per category, of 12 to 35 words each. No order number or e-mail address occurs in
-        two of them. Categories alternate, so every prefix is balanced.
+    There are 300 distinct ones per category, of 12 to 35 words each. No order number or e-mail address occurs
+    in two of them. Categories alternate, so every prefix is balanced.
 
     Example:
         >>> support_tickets()[0].label

@@ -40,14 +40,7 @@ class Sampler(Protocol):
     """Draws units and groups them into prompts."""
 
     def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
-        """The non-empty subsets of one draw.
-
-        Args:
-            sizes: of the units.
-
-        Returns:
-            Each subset as pairs of indices: a unit, and a record of that unit.
-        """
+        """The non-empty subsets of one draw, each as pairs of indices: a unit, and one of its records."""
         ...
 
 
@@ -89,11 +82,6 @@ class FixedSizeSampler:
     """Draws exactly M·N units uniformly without replacement, N for each of M subsets, as the papers did.
 
     Poisson accounting does not cover it (design note 5.1). It exists to reproduce the papers, by name only.
-
-    Args:
-        subsets: M ≥ 1.
-        records_per_prompt: N ≥ 1.
-        random_source: for tests alone; None is the operating system's generator.
     """
 
     subsets: int
@@ -135,9 +123,7 @@ def _place(unit: Unit, rule: str, places: int) -> int | None:
 def _deciding_column(records: Records | StoredRecords) -> tuple[str, str]:
     """What `_place` reads of a unit, and of which column.
 
-    Raises:
-        InvalidPlan: the texts decide, and their identifiers were masked: another version of what masks them
-            would change the parts.
+    Refuses masked texts with `InvalidPlan`: another version of what masks them would change the parts.
     """
     unit = unit_of(records)
     if unit is None and columns_of(records).masked:
@@ -145,36 +131,27 @@ def _deciding_column(records: Records | StoredRecords) -> tuple[str, str]:
             "a holdout, and disjoint parts, divide records without units by their texts, which are masked: "
             "name a unit column"
         )
-    return ("text", records.text) if unit is None else ("unit", unit)
+    return ("text", columns_of(records).text) if unit is None else ("unit", unit)
 
 
 def disjoint_parts(units: UnitSequence, parts: int) -> list[UnitSequence]:
-    """Divide units into P parts by a fixed rule for each unit alone.
+    """Divide the units of a stratum into P parts by a fixed rule for each unit alone.
 
-    The sizes of the parts are private. If a list were cut into equal parts, one more unit would move every
-    later one. A unit whose first record cannot be read is a null, in no part.
-
-    Args:
-        units: of a stratum. Private; the first record of each is read.
-        parts: P ≥ 1.
+    It reads the first record of each. The sizes of the parts are private. If a list were cut into equal
+    parts, one more unit would move every later one. A unit whose first record cannot be read is a null, in
+    no part.
     """
     if parts == 1:
         return [units]
-
     found = (none_if_it_fails(partial(_place, (first,), _PARTS_RULE, parts)) for first in units.firsts())
     numbers = np.fromiter((-1 if number is None else number for number in found), np.int64)
     return [units.chosen(np.flatnonzero(numbers == part)) for part in range(parts)]
 
 
 def part_names(records: Records | StoredRecords, parts: int) -> tuple[str, ...]:
-    """How scopes name the parts of a stratum: their number, and the rule that makes them, by its hash.
+    """How scopes name the P parts of a stratum: by their number and the hash of the rule; one has no name.
 
-    Args:
-        records: only what is said of their columns is read.
-        parts: P ≥ 1; one part has no name.
-
-    Raises:
-        InvalidPlan: as for a holdout.
+    Only what is said of the records' columns is read. Raises what `_deciding_column` raises.
     """
     if parts == 1:
         return ("",)
@@ -186,9 +163,8 @@ def part_names(records: Records | StoredRecords, parts: int) -> tuple[str, ...]:
 class Holdout:
     """Divides units into a part that generates and a part that chooses, by a fixed rule for each unit alone.
 
-    A unit's SHA-256 decides: of its name if there is a unit column, else of its text. So every process and
-    every session puts it in the same part (docs/proofs/sampling.md, Lemma 4). A unit whose first record
-    cannot be read is a null, in neither part.
+    See `_place` (docs/proofs/sampling.md, Lemma 4). A unit whose first record cannot be read is a null, in
+    neither part.
 
     Args:
         fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
@@ -213,11 +189,7 @@ class Holdout:
         return 1 - self.fraction
 
     def chooses(self, unit: Unit) -> bool | None:
-        """Whether a unit is held out: its digest, as one of so many places, is below the fraction.
-
-        Returns:
-            None if its first record cannot be read.
-        """
+        """Whether a unit is held out; None if its first record cannot be read."""
         place = _place(unit, _HOLDOUT_RULE, self.fraction.denominator)
         return None if place is None else place < self.fraction.numerator
 
@@ -237,12 +209,7 @@ class Holdout:
     def rule(self, records: Records | StoredRecords) -> tuple[str, ...]:
         """The public facts that decide a unit's part; none if the fraction is 0.
 
-        Args:
-            records: only what is said of their columns is read.
-
-        Raises:
-            InvalidPlan: the texts decide, and their identifiers were masked: another version of what masks
-                them would change the parts.
+        Only what is said of the records' columns is read. Raises what `_deciding_column` raises.
         """
         if not self.fraction:
             return ()
@@ -254,7 +221,7 @@ def partition_of_units(
 ) -> Partition:
     """The strata of a task's data set: its labels, what a holdout keeps for choosing, and disjoint parts."""
     labels, names = task.labels or (), part_names(records, parts)
-    return Partition(task.name, labels, records.label, holdout.rule(records), names)
+    return Partition(task.name, labels, columns_of(records).label, holdout.rule(records), names)
 
 
 def _below(bound: int, random_source: RandomSource | None) -> int:

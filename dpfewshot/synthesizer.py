@@ -144,7 +144,7 @@ class Synthesizer:
         identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             **columns_of(records).identity(),
-            "text_column": records.text,
+            "text_column": columns_of(records).text,
             "vocabulary": backend.vocabulary_size,
         }
         self._generation = Generation(set_up, paying, told, identity)

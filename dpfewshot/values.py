@@ -38,11 +38,6 @@ class Relation(StrEnum):
     __repr__ = str.__repr__  # stored values are plain strings
 
 
-ADD_REMOVE: Final = Relation.ADD_REMOVE
-ZERO_OUT: Final = Relation.ZERO_OUT
-REPLACE_ONE: Final = Relation.REPLACE_ONE
-
-
 LABEL_COLUMN: Final = "label"
 """The name of a label column that nobody named, as for hand-made records."""
 
@@ -92,30 +87,11 @@ class Record:
     columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
 
 
-class _OfColumns(Iterable[Record]):
-    """Records that tell the names of their columns."""
-
-    @property
-    def unit(self) -> str | None:
-        """The unit column's name; None if nobody named one."""
-        return columns_of(self).unit
-
-    @property
-    def label(self) -> str:
-        """The label column's name."""
-        return columns_of(self).label
-
-    @property
-    def text(self) -> str:
-        """The text column's name; of several fields, their names and columns in JSON."""
-        return columns_of(self).text
-
-
-class Records(list[Record], _OfColumns):
+class Records(list[Record]):
     """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
 
 
-class StoredRecords(Sequence[Record], _OfColumns):
+class StoredRecords(Sequence[Record]):
     """Private records that stay in their file: `dpfewshot.index_records`. Nothing of them is in the repr.
 
     Attributes:
@@ -146,11 +122,7 @@ class StoredRecords(Sequence[Record], _OfColumns):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a file that changed since it was indexed, whatever is drawn from it.
-
-        Raises:
-            InvalidRecords: as above.
-        """
+        """Refuse with `InvalidRecords` a file that changed since it was indexed, whatever is drawn of it."""
 
 
 def columns_of(records: Iterable[Record]) -> Columns:
@@ -234,10 +206,6 @@ class PrivacySpend:
 def as_float(name: str, number: object) -> float:
     """Convert a real number to a plain float, whose repr, unlike NumPy's, is a number.
 
-    Args:
-        name: of the argument, for the message.
-        number: any real number.
-
     Raises:
         InvalidPlan: it is not a number (a string, a boolean), or too large for a float.
     """
@@ -250,15 +218,7 @@ def as_float(name: str, number: object) -> float:
 
 
 def check_whole(name: str, number: object) -> None:
-    """Refuse anything but a whole number of at least 1; a boolean is not a number.
-
-    Args:
-        name: of the argument, for the message.
-        number: public.
-
-    Raises:
-        InvalidPlan: it is anything else.
-    """
+    """Refuse with `InvalidPlan` anything but a public whole number of at least 1; a boolean is none."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
 

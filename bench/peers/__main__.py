@@ -25,18 +25,18 @@ from bench.utility import (
     DELTA,
     MODELS,
     DataSet,
+    Shown,
     Stored,
     WithExamples,
     backend,
     experiment,
     ours,
     papers,
-    show,
 )
 from dpfewshot import _core
 from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, ZeroConcentrated, epsilon
 from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
-from dpfewshot.evaluation import Condition, Results, Trial, evaluate
+from dpfewshot.evaluation import Condition, Trial, evaluate
 from dpfewshot.mechanisms import InvisibleInk, PrivatePrediction
 from dpfewshot.mechanisms.adadpsyn import published
 
@@ -260,7 +260,7 @@ def conditions(data: DataSet, target: float) -> Iterator[Condition]:
 def accuracy(data: Path, store: Path, repetitions: int) -> None:
     """Measures the missing cells, all of a repetition before the next."""
     store.mkdir(parents=True, exist_ok=True)
-    model, name, results = backend("gemma", 1, 1024), MODELS["gemma"][0], Results(CELLS)
+    model, name, results = backend("gemma", 1, 1024), MODELS["gemma"][0], Shown(CELLS)
     sets = {task: experiment(DATA_SETS[task], data, model, name, model) for task in TASKS}
     for repetition in range(repetitions):
         for target in EPSILONS:
@@ -269,7 +269,7 @@ def accuracy(data: Path, store: Path, repetitions: int) -> None:
                     Trial(Stored(condition, store), target, repetition=repetition)
                     for condition in conditions(DATA_SETS[task], target)
                 )
-                evaluate(sets[task], trials, results, on_cell=show)
+                evaluate(sets[task], trials, results)
 
 
 # All of it

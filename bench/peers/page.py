@@ -14,10 +14,10 @@ from functools import cache
 from html import escape
 from typing import Any, TypeAlias
 
-from bench.pages import OURS, Lines, Table, points, rows, table, write
+from bench.pages import OURS, Difference, Lines, Table, difference, points, rows, table, write
 from bench.utility import MODELS, RAW, ROOT, SHOTS
-from dpfewshot.evaluation import Cell, Results, difference, summarise
-from dpfewshot.evaluation.summaries import Calibration, Difference
+from dpfewshot.evaluation import Cell, Results, summarise
+from dpfewshot.evaluation.summaries import Calibration
 
 LINES, CELLS = RAW.with_name("peers.jsonl"), RAW.with_name("peers-accuracy.jsonl")
 PAGE = ROOT / "docs/comparison.md"

@@ -12,7 +12,6 @@ Pure mathematics: nothing here sees a record, an account or a file. Read the mod
     bounds        ε at a δ, and δ at an ε, of any event
     calibration   the least noise multiplier whose certified ε meets a target
     published     the papers' own accounting, to reproduce their figures
-    cross_check   another library's ε, for comparison
 
 A dominating pair (P, Q) is a worst case over neighbouring data sets. Its privacy loss is log dP/dQ under P.
 Its hockey-stick curve H(ε) = sup_S P(S) - e^ε·Q(S) is the smallest δ at ε. A pair has two directions: the

@@ -196,10 +196,7 @@ def _weight_norm(order: float, spacing: float, length: int) -> float:
 def discretisation_shortfall(tilt: Tilt, at: FloatArray, upper: FloatArray) -> FloatArray:
     """A bound, decreasing in ε, on what discretisation adds to H(ε) at the grid points `at`.
 
-    Args:
-        tilt: of the composition.
-        at: the grid points of its window.
-        upper: upper bounds of H there, decreasing.
+    `upper` are upper bounds of H there, decreasing.
     """
     spacing = tilt.cumulants.spacing
     answer = min(int(np.searchsorted(-upper, -tilt.scale)), len(at) - 2)
@@ -276,12 +273,10 @@ def _least_bound(
 
 
 def discretisation_gaps(loss: GridLoss) -> tuple[FloatArray, FloatArray]:
-    """How far the discretised curve may lie above the pair's own, between grid points.
+    """The upper ends of the cells, and for each a bound on how far its curve may lie above the pair's own.
 
-    Returns:
-        The upper ends of the cells, the first of which holds everything below the grid; and for each cell
-        an upper bound of its gap: the chord less the tangents at both ends (f is convex in e^ε), plus what
-        round-off added at this grid point and above.
+    The first cell holds everything below the grid. The bound is the chord less the tangents at both ends (f
+    is convex in e^ε), plus what round-off added at this grid point and above.
     """
     values, errors, scaled_mass = loss.curve
     growth = math.expm1(min(loss.spacing, LARGE))

@@ -177,9 +177,7 @@ class Removed:
         near = epsilons <= 1
         growth = np.expm1(np.minimum(epsilons, 1.0))
         doubt = ROUNDING * (q + np.abs(growth))
-        t = (
-            growth + q - doubt
-        )  # q·t, below the exact one: the curve is too high by at most doubt·B(loss > ε')
+        t = growth + q - doubt  # q·t, below the exact one: H is too high by at most doubt·B(loss > ε')
         all_above = t <= 0
         large = np.maximum(epsilons, 1.0)
         log_damping = np.log1p(-(1 - q) * np.exp(-large))  # log of q·t·e^-ε

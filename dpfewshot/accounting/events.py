@@ -244,7 +244,7 @@ class ZeroConcentrated:
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """Events with a neighbouring relation in common."""
+    """At least one event; all have a neighbouring relation in common."""
 
     events: tuple[Event, ...]
 
@@ -264,12 +264,9 @@ class _Several:
 
 @dataclass(frozen=True, slots=True)
 class Composition(_Several):
-    """Several events of one plan, composed adaptively in any order, and all fixed beforehand.
+    """Several events of one plan, at least one, composed adaptively in any order, and all fixed beforehand.
 
     Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
-
-    Args:
-        events: at least one, with a neighbouring relation in common.
     """
 
     @property
@@ -280,13 +277,10 @@ class Composition(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Tightest(_Several):
-    """Several descriptions of one computation. Each holds by itself, so the smallest ε counts.
+    """Several descriptions of one computation, at least one. Each holds by itself, so the smallest ε counts.
 
     Private prediction, for example, is subsampled and pure DP, and also zCDP without amplification. The upper
     bound holds for the computation; the lower bound only for the description that gave it.
-
-    Args:
-        events: at least one, with a neighbouring relation in common.
     """
 
     @property
@@ -308,11 +302,7 @@ def flattened(event: Event) -> list[Event]:
 
 
 def check_relation(event: Event, relation: Relation) -> None:
-    """Refuse to state an event's ε for a neighbouring relation that the event does not cover.
-
-    Raises:
-        InvalidPlan: names the relation and those that the event covers.
-    """
+    """Refuse with `InvalidPlan` to state an ε for a neighbouring relation that the event does not cover."""
     if relation not in event.relations:
         raise InvalidPlan(f"the event covers {_in_words(event.relations)} neighbours, not {relation}")
 
@@ -345,16 +335,9 @@ def combined_multiplier(multipliers: Iterable[float]) -> float:
 
 
 def common_factor(multipliers: Sequence[float], target: float) -> float:
-    """The least factor, up to rounding, that scales queries to a combined multiplier of at least `target`.
+    """The least factor, up to rounding, that scales σᵢ > 0 to a combined multiplier of at least `target` > 0.
 
-    It is checked on the products factor · σᵢ as floats.
-
-    Args:
-        multipliers: σᵢ > 0; only their ratios matter.
-        target: the combined multiplier to reach, above 0.
-
-    Raises:
-        InvalidPlan: no query, or a multiplier that is not a positive number.
+    It is checked on the products factor · σᵢ as floats. Refuses what `combined_multiplier` refuses.
     """
     factor = target / combined_multiplier(multipliers)
     while combined_multiplier(factor * multiplier for multiplier in multipliers) < target:

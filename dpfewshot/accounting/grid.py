@@ -139,7 +139,7 @@ class Cumulants:
 
     @property
     def exact(self) -> bool:
-        """Whether all point masses lie on grid points, so that the grid adds no error."""
+        """Whether the grid adds no error."""
         return all(loss.coarse_log_masses is None for loss in self.losses)
 
     @property
@@ -224,13 +224,9 @@ def aligned(steps: Sequence[Step], spacing: float) -> float:
 
 
 def curve_on_grid(pair: DominatingPair, losses: FloatArray, offset: float, spacing: float) -> Curve:
-    """The curve of `pair` at the exact grid points, to which `losses` are the nearest floats.
+    """The curve of `pair` at the exact grid points, whole multiples of `spacing` > 0, each plus `offset`.
 
-    Args:
-        pair: one direction of one step.
-        losses: whole multiples of `spacing`, each plus `offset`, as floats.
-        offset: the shift of the grid.
-        spacing: h, above 0.
+    `losses` are the floats nearest to them.
 
     Raises:
         AccountingError: the values violate a property by more than their stated errors. That is a fault of

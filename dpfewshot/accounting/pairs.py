@@ -57,21 +57,15 @@ _MOST_CELLS: Final = 2**17
 _CELLS_PER_DEVIATION: Final = 64.0  # the grid then adds a relative 4e-5 to the variance of a loss
 _SCALES: Final = (1e-3, 1e-8, 1e-16, 1e-28)  # of the curve, one for each tilt
 _BULK: Final = 0.1, 40.0  # the order and the reach, in deviations, of the tilt for ordinary losses
-_DROPPED: Final = tuple(
-    10.0**-digits for digits in range(1, 16)
-)  # what each line of the lower curve gives up
+_DROPPED: Final = tuple(10.0**-digits for digits in range(1, 16))  # by each line of the lower curve
 _ORDERS: Final = 2.0, 30.0  # the largest orders, in units of 1 / spacing: with and without grid error
 
 
 def dominating_pairs(event: Event, *, lower: bool = False) -> Pairs:
-    """The pairs of one step of `event`: with the unit removed, and with it added.
+    """The pairs of one step of `event`, no composition: with the unit removed, and with it added.
 
-    Both are the same for a symmetric relation, as replace-one is.
-
-    Args:
-        event: no composition.
-        lower: whether to take pairs whose curves are at most the exact ones, for lower bounds. They differ
-            for products alone, which are known through bounds.
+    Both are the same for a symmetric relation, as replace-one is. With `lower`, curves of products, which are
+    known through bounds, are at most the exact ones.
 
     Raises:
         InvalidPlan: the accountant does not know this kind of event.
@@ -183,8 +177,7 @@ class LowerProduct:
 def composed_queries(steps: Sequence[Step]) -> list[ComposedCurve]:
     """The product's curve in several windows of one grid, each accurate at another scale.
 
-    Args:
-        steps: the pair of each query, and how often it is asked. Each pair is its own reverse.
+    Each pair is its own reverse.
     """
     cumulants = _discretised(steps)
     spacing = cumulants.spacing

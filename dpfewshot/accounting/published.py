@@ -26,9 +26,7 @@ from dpfewshot.accounting.events import (
 )
 from dpfewshot.errors import InvalidPlan
 
-ICLINF_ORDERS: Final = range(2, 101)
-"""The integer orders of Li et al. (ICLInf), Tables 4 to 6."""
-
+_ICLINF_ORDERS: Final = range(2, 101)  # Tables 4 to 6
 _ADADPSYN_ORDERS: Final = range(2, 201)
 _NARROW: Final = 1e-9  # the relative width at which a bisection ends
 _SMALL: Final = 0.01  # variance below which e^{1/σ²} - 1 equals e^{1/σ²}, which may overflow
@@ -41,26 +39,13 @@ class OrderedEpsilon(NamedTuple):
     order: int
 
 
-def integer_order_epsilon(
-    event: ZeroConcentrated, delta: float, orders: range = ICLINF_ORDERS
-) -> OrderedEpsilon:
-    """ε = Nρα + log((α-1)/α) - (log δ + log α)/(α-1), the least over integer orders (ICLInf).
-
-    Args:
-        event: N steps of ρ-zCDP.
-        delta: δ in (0, 1).
-        orders: the integer orders α > 1 to try.
-    """
-    return _least_over(orders, lambda order: event.steps * event.rho * order, delta)
+def integer_order_epsilon(event: ZeroConcentrated, delta: float) -> OrderedEpsilon:
+    """ε = Nρα + log((α-1)/α) - (log δ + log α)/(α-1), the least over α in 2..100 (Li et al., ICLInf)."""
+    return _least_over(_ICLINF_ORDERS, lambda order: event.steps * event.rho * order, delta)
 
 
 def fixed_size_renyi_epsilon(event: FixedSizeGaussian, delta: float) -> OrderedEpsilon:
-    """AdaDPSyn's own accounting: Rényi moments of fixed-size draws, converted at integer orders.
-
-    Args:
-        event: m, n, σ and T; `fixed_size_renyi` bounds the moments of each step.
-        delta: δ in (0, 1).
-    """
+    """AdaDPSyn's own accounting: Rényi moments of fixed-size draws, converted at integer orders."""
     return _least_over(_ADADPSYN_ORDERS, lambda order: event.steps * fixed_size_renyi(event, order), delta)
 
 
@@ -113,11 +98,7 @@ def fixed_size_renyi(event: FixedSizeGaussian, order: int) -> float:
     """An upper bound of one step's D_α (Wang, Balle, Kasiviswanathan 2019, Theorem 9, for the Gaussian).
 
     (1/(α-1))·log(1 + γ²·C(α,2)·min{4(e^{ε(2)} - 1), 2e^{ε(2)}} + 2·Σ_{j=3}^α γ^j·C(α,j)·e^{(j-1)ε(j)}) with
-    γ = m/n and ε(j) = j/(2σ²), under replacement of one unit.
-
-    Args:
-        event: m, n and σ; its steps do not matter.
-        order: α ≥ 2, an integer.
+    γ = m/n and ε(j) = j/(2σ²), under replacement of one unit. α is an integer of at least 2.
     """
     log_rate, variance = math.log(event.sampling_rate), event.noise_multiplier**2
     twice = min(

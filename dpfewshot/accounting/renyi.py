@@ -51,12 +51,7 @@ _LARGE: Final = 30.0  # e^x - 1 equals e^x above it
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The moments of a composition: of its zCDP events together, and of its discretised steps.
-
-    Attributes:
-        rho: Σ steps·ρ.
-        cumulants: of the steps that have a curve; may be empty.
-    """
+    """The moments of a composition: Σ steps·ρ of its zCDP events, and its discretised steps, if any."""
 
     rho: float
     cumulants: Cumulants
@@ -113,12 +108,8 @@ def _least(function: Callable[[float], float]) -> float:
 def renyi_divergence(event: Event, order: int) -> float:
     """An upper bound of D_α(P‖Q) and D_α(Q‖P) of all steps of `event`, in nats; infinite if none is known.
 
-    Args:
-        event: one event, a Composition or a Tightest.
-        order: α, a whole number from 2 to `LARGEST_ORDER`.
-
     Raises:
-        InvalidPlan: an order outside its range.
+        InvalidPlan: an order outside 2..`LARGEST_ORDER`.
     """
     if not LEAST_ORDER <= order <= LARGEST_ORDER:
         raise InvalidPlan(f"the Rényi order must lie in {LEAST_ORDER}..{LARGEST_ORDER}, not {order}")

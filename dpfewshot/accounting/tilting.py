@@ -246,9 +246,8 @@ def fit_window(
     deviation = deviation_at(cumulants, order)
     spacing = cumulants.spacing
     log_tau = math.log(BEYOND_WINDOW) + math.log(scale)
-    orders = [order + step / deviation for step in _STEPS_UP] + [
-        order + step * saddle for step in _SADDLES_UP
-    ]
+    orders = [order + step / deviation for step in _STEPS_UP]
+    orders += [order + step * saddle for step in _SADDLES_UP]
     thetas = [step / deviation for step in _STEPS_DOWN]
     values = cumulants.log_moments(orders + [-theta for theta in thetas])
     moments = list(zip(orders, values[: len(orders)], strict=True))

@@ -35,14 +35,10 @@ _LEAST, _MOST = 1 / 4, 8.0
 
 
 def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, float]:
-    """Return bounds on a binomial probability (Clopper and Pearson 1934).
+    """Return bounds on a binomial probability (Clopper and Pearson 1934), each wrong with probability `tail`.
 
-    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off.
-
-    Args:
-        successes: in 0..trials; a sum of fractions is allowed.
-        trials: at least 1.
-        tail: the probability that a bound is wrong, for each bound by itself.
+    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off. `successes`
+    may be a sum of fractions.
     """
     failures = trials - successes
     low = special.betaincinv(successes, failures + 1, tail) if successes > 0 else 0.0
@@ -52,11 +48,7 @@ def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The observed frequency of an event, with Clopper-Pearson bounds on its probability.
-
-    Attributes:
-        plays: the number of plays, at least 1.
-    """
+    """The observed frequency of an event in `plays` ≥ 1, with Clopper-Pearson bounds on its probability."""
 
     seen: int
     plays: int
@@ -109,12 +101,7 @@ class TradeOff:
         self._deltas = np.array([delta(event, float(each)).upper for each in self._epsilons])
 
     def most(self, probability: float, units: int) -> float:
-        """Return the largest probability of an outcome after `units` neighbouring steps.
-
-        Args:
-            probability: of the outcome before the first step.
-            units: m ≥ 1.
-        """
+        """Return the largest probability of an outcome after `units` ≥ 1 neighbouring steps."""
         for _ in range(units):
             there = np.exp(self._epsilons) * probability + self._deltas
             missed = np.maximum(1 - probability - self._deltas, 0.0)  # of the complement, D and D' exchanged
@@ -123,18 +110,11 @@ class TradeOff:
 
 
 def noise_at_most(
-    event_at: Callable[[float], Event],
-    planned: float,
-    planned_claim: TradeOff,
-    counts: Counts,
+    event_at: Callable[[float], Event], planned: float, planned_claim: TradeOff, counts: Counts
 ) -> float:
     """Return the least noise multiplier whose claim the counts refute, or infinity if they refute none.
 
-    Args:
-        event_at: returns the plan's event at a noise multiplier.
-        planned: σ > 0; the search is around it.
-        planned_claim: the claim at σ.
-        counts: of one outcome.
+    The search is around `planned` > 0, whose claim is `planned_claim`.
     """
 
     def room(noise: float) -> float:
@@ -149,9 +129,7 @@ def noise_at_most(
     end = planned * (_LEAST if refuted else _MOST)
     if (room(end) < 0) == refuted:
         return end if refuted else math.inf
-    share = float(
-        optimize.brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE)
-    )
+    share = optimize.brentq(lambda share: room(planned * (end / planned) ** share), 0.0, 1.0, xtol=_CLOSE)
     share += -_CLOSE if refuted else _CLOSE  # round towards more noise
     return float(planned * (end / planned) ** max(share, 0.0))
 
@@ -174,12 +152,7 @@ def most_probable(before: float, epsilon: float, delta: float, units: int) -> fl
 
 
 def epsilon_at_least(delta: float, counts: Counts) -> float:
-    """Return the least ε at which (ε, δ)-DP allows the counts, from the definition alone.
-
-    Args:
-        delta: δ in (0, 1).
-        counts: of one outcome.
-    """
+    """Return the least ε at which (ε, δ)-DP allows the counts, from the definition alone."""
     units, false, true = counts.canaries, counts.false_positives.high, counts.true_positives.low
 
     def room(epsilon: float) -> float:

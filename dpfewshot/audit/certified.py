@@ -139,7 +139,7 @@ class _Account:
             self.released = snapshot.released
 
     def checked(self, entries: Iterable[CheckedEntry]) -> CheckedAccount:
-        """What the entries cost together."""
+        """The account, with what these entries cost together."""
         found = self.verification
         there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
         costs: dict[str | None, Amount] = {}

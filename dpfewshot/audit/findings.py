@@ -67,11 +67,7 @@ class AuditFinding:
                 raise ValueError(f"a finding's {name} must be one of {', '.join(known)}, not {value!r}")
 
     def figure(self, name: str) -> Figure:
-        """Return the figure with this name.
-
-        Raises:
-            KeyError: no figure has it.
-        """
+        """Return the figure with this name, or raise KeyError."""
         return {figure.name: figure for figure in self.figures}[name]
 
     def as_dict(self) -> dict[str, object]:

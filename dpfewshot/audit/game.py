@@ -12,7 +12,7 @@ demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit
 
 They replace the records and the model; the first two also the sampling rate and the number of tokens. A
 fourth game replaces neither: *released texts*, in which the user's model generates all of a label's
-demonstrations (echo.py).
+demonstrations.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from tqdm import tqdm
 
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
-from dpfewshot.audit.echo import EchoCanary
+from dpfewshot.audit.canaries import EchoCanary, WorstCaseModel, telling, text_of_unit
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
-from dpfewshot.audit.worst_case import WorstCaseModel, telling, text_of_unit
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.set_up import SetUp
@@ -115,13 +114,9 @@ def canary_game(
 
 @dataclass(frozen=True)
 class Game:
-    """A game and the plan's claim about it.
+    """A game and the plan's claim about it: σ is as planned, `draws` and `tokens` are of one play.
 
-    Attributes:
-        draws: of one play.
-        planned: the plan's σ.
-        tokens: of one play.
-        candidates: the number of tokens that the public prompt considers possible.
+    `candidates` is the number of tokens that the public prompt considers possible.
     """
 
     name: str
@@ -137,19 +132,13 @@ class Game:
 
     @cached_property
     def claim(self) -> TradeOff:
-        """The plan's claim.
-
-        Raises:
-            InvalidPlan: the mechanism has no such release.
-        """
+        """The plan's claim; `InvalidPlan` if the mechanism has no such release."""
         return TradeOff(self.event(self.planned))
 
     def most_canaries(self, by_chance: float, at_most: int) -> int:
         """Return the largest canary count whose claimed detection rate stays below 0.9, at least 1.
 
-        Args:
-            by_chance: an upper bound on the attacker's false-positive rate.
-            at_most: the largest count to try.
+        `by_chance` is an upper bound on the attacker's false-positive rate.
         """
         reached, canaries = self.claim.most(by_chance, 1), 1
         while canaries < at_most and (further := self.claim.most(reached, 1)) <= _CLAIMED:
@@ -186,15 +175,7 @@ class Outcome:
 
 
 class _Table:
-    """Plays the games.
-
-    Args:
-        set_up: the user's set-up.
-        label: of the demonstrations.
-        plays: the number with canaries, and again without.
-        beta: the probability that one bound is wrong.
-        tick: called after each play.
-    """
+    """Plays the games. `beta` is the probability that one bound is wrong; `tick` follows each play."""
 
     def __init__(
         self, set_up: SetUp, label: str, plays: int, beta: float, tick: Callable[[], object]
@@ -249,11 +230,7 @@ class _Table:
         return self._played(game, canaries, [without, present])
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
-        """Play whole demonstrations from all units of a label, preceded by the canaries.
-
-        Returns:
-            The outcome, and how units were drawn.
-        """
+        """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""
         game, canaries = self._whole("one demonstration", 1)
         plan = self._plan(self.stratum)
         others = self._sizes if game.draws.fixed_size is None else self._sizes[canaries:]
@@ -334,12 +311,8 @@ class _Table:
         """A generation by the user's model over the user's records and canaries, which may replace units."""
         generating = self.set_up.generating(self.stratum, 0)
         replaced = 0 if self.stratum.draws.fixed_size is None else len(canaries)
-        others = (
-            record
-            for unit in range(replaced, len(generating))
-            for record in generating[unit]
-            if record is not None
-        )
+        kept = map(generating.__getitem__, range(replaced, len(generating)))
+        others = (record for unit in kept for record in unit if record is not None)
         joined = {**self.set_up.units, self.stratum.scope: units([*canaries, *others])}
         return unaccounted(replace(self.set_up, units=joined, plan=plan, certified=False))
 

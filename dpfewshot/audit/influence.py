@@ -35,14 +35,9 @@ LogDistributions = NDArray[np.float64]
 
 
 def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDArray[np.float64]:
-    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats.
+    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats, shape (texts,).
 
-    Args:
-        with_it: log-probabilities with the demonstration, shape (texts, answers).
-        without_it: the same without it.
-
-    Returns:
-        Shape (texts,). Answers impossible in both are ignored; an answer possible in only one gives infinity.
+    Answers impossible in both are ignored; an answer possible in only one gives infinity.
     """
     both_never = np.isneginf(with_it) & np.isneginf(without_it)
     gaps = np.subtract(with_it, without_it, out=np.zeros(with_it.shape), where=~both_never)
@@ -59,7 +54,9 @@ def influences(
     *,
     over: Answers = "labels",
 ) -> NDArray[np.float64]:
-    """Return the influence of every demonstration on every text, leaving each out in turn.
+    """Return the influence of each demonstration, left out in turn, on each text, in nats.
+
+    Shape (demonstrations, texts).
 
     Args:
         task: a task, or the prompt's format.
@@ -68,9 +65,6 @@ def influences(
         texts: the texts to label.
         over: the task's "labels"; "calibrated labels", with contextual calibration of each prompt by itself;
             or "vocabulary", the next token out of all.
-
-    Returns:
-        Nats, shape (demonstrations, texts).
 
     Raises:
         InvalidPlan: there is no demonstration or no text, or `over` is unknown.
@@ -96,14 +90,13 @@ def influences(
 
 
 def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels") -> AuditFinding:
-    """Summarise the influences of several prompts: mean, largest, and mean by position.
+    """Summarise the influences of several prompts: mean, largest, and mean by position. It is confidential.
+
+    The mean has Student's 95 % interval over prompts, if there are several.
 
     Args:
         measured: the result of `influences` for each prompt, all with the same number of demonstrations.
         over: as given to `influences`.
-
-    Returns:
-        A confidential finding. The mean has Student's 95 % interval over prompts, if there are several.
 
     Raises:
         InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.

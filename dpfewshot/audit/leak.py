@@ -136,17 +136,15 @@ def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[st
     for text, words, mine in zip(texts, written, runs_of, strict=True):
         shared = [run for run in mine if run in holders]
         data = list(found_in(text))
+        of_one_unit = (run for run in shared if len(holders[run]) == 1)
+        alone = (one for one in data if len(personal.get(one, ())) == 1)
         overlaps.append(
             Overlap(
                 longest_run=max(map(len, shared), default=0),
-                longest_run_of_one_unit=max(
-                    (len(run) for run in shared if len(holders[run]) == 1), default=0
-                ),
+                longest_run_of_one_unit=max(map(len, of_one_unit), default=0),
                 exact_duplicate=words in whole,
                 personal_data=dict(Counter(kind for kind, _ in data)),
-                personal_data_of_one_unit=dict(
-                    Counter(one[0] for one in data if len(personal.get(one, ())) == 1)
-                ),
+                personal_data_of_one_unit=dict(Counter(kind for kind, _ in alone)),
             )
         )
     return overlaps

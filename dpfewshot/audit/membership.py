@@ -45,10 +45,8 @@ _CONFIDENCE = 0.95
 class MembershipTrial:
     """One prompt and the attacker's candidates. Its repr shows none of them.
 
-    Attributes:
-        demonstration: the demonstration in the prompt.
-        members: the records behind it, or the record that it is.
-        non_members: unrelated records, drawn like the members.
+    The members are the records behind the demonstration, or the record that it is. The non-members are drawn
+    like them.
     """
 
     demonstration: Demonstration = field(repr=False)
@@ -59,12 +57,9 @@ class MembershipTrial:
 def trials_of_demonstrations(
     demonstrations: Iterable[Demonstration], members: Iterable[Record], non_members: Iterable[Record]
 ) -> list[MembershipTrial]:
-    """Return one trial for each demonstration, and divide the candidates of a label among its trials.
+    """Return one trial for each synthetic demonstration, and divide a label's candidates among its trials.
 
-    Args:
-        demonstrations: synthetic demonstrations.
-        members: the records behind them.
-        non_members: other records. A fair draw should have separated them from the members.
+    The members are the records behind them. A fair draw should have separated the non-members from these.
 
     Raises:
         InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
@@ -88,10 +83,8 @@ def trials_of_records(
 ) -> list[MembershipTrial]:
     """Return one trial for each record, verbatim in the prompt: what synthetic demonstrations prevent.
 
-    Args:
-        records: each is the only member of its trial.
-        non_members: other records; the trials of a label take turns with them.
-        each: the number of non-members of a trial.
+    The record is the only member of its trial. The trials of a label take turns with the non-members, of
+    which each trial has `each`.
 
     Raises:
         InvalidPlan: a label has fewer than `each` non-members.
@@ -168,15 +161,7 @@ def membership_inference(
 
 
 def roc_area(members: Sequence[float], non_members: Sequence[float]) -> float:
-    """Return the area under one trial's ROC curve: the share of pairs whose member scores higher.
-
-    Args:
-        members: the members' scores, higher for likelier members; they may be infinite.
-        non_members: the non-members' scores.
-
-    Raises:
-        InvalidPlan: a list is empty, or a score is NaN.
-    """
+    """Return the area under one trial's ROC curve: the share of pairs whose member scores higher."""
     if len(members) == 0 or len(non_members) == 0:
         raise InvalidPlan("a trial needs at least one member and one non-member")
     inside, outside = np.array(members)[:, None], np.array(non_members)
@@ -186,11 +171,7 @@ def roc_area(members: Sequence[float], non_members: Sequence[float]) -> float:
 
 
 def average_area(areas: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean area of independent trials, with the ends of its 95 % interval.
-
-    Raises:
-        InvalidPlan: fewer than two trials.
-    """
+    """Return the mean area of at least two independent trials, with the ends of its 95 % interval."""
     if len(areas) < 2:  # noqa: PLR2004 - a spread needs two
         raise InvalidPlan("an interval over trials needs at least two trials")
     mean, error = float(np.mean(areas)), float(stats.sem(areas))
@@ -205,12 +186,8 @@ def average_area(areas: Sequence[float]) -> tuple[float, float, float]:
 def largest_area(epsilon: float, delta: float) -> float:
     """Return the largest expected area that (ε, δ)-differential privacy allows (docs/how-to/audit.md).
 
-    It is 1 - e^-ε·(1/2 - δ) if neighbours add, remove, zero out or replace one unit and a fair draw chose the
-    members among the candidates.
-
-    Args:
-        epsilon: ε ≥ 0.
-        delta: 0 ≤ δ ≤ 1/2.
+    It is 1 - e^-ε·(1/2 - δ), δ ≤ 1/2, if neighbours add, remove, zero out or replace one unit and a fair draw
+    chose the members among the candidates.
     """
     return 1 - math.exp(-epsilon) * (0.5 - delta)
 
@@ -238,24 +215,16 @@ def losses(
             relative: list[float] = (-np.log(probabilities[range(len(columns)), columns])).tolist()
         return relative
     prompt = FewShotPrompt(words, backend, [shown])
-    given = [prompt.question(one.text) for one in candidates]
-    written = [prompt.label(words.word(one.label)) for one in candidates]
+    scored = [(prompt.question(one.text), prompt.label(words.word(one.label))) for one in candidates]
     if loss == "record":
-        given, written = (
-            [[]] * len(given),
-            [[*text, *label] for text, label in zip(given, written, strict=True)],
-        )
+        scored = [([], [*text, *label]) for text, label in scored]
     # A backend's own error could reveal lengths, or name another candidate. It may prepend a token.
-    lengths = [
-        len(prompt.prefix) + len(text) + len(label) for text, label in zip(given, written, strict=True)
-    ]
+    lengths = [len(prompt.prefix) + len(text) + len(label) for text, label in scored]
     context = backend.context_tokens
     if context is not None and max(lengths) >= context:
         raise no_answer(lengths.index(max(lengths)))
-    trees = [LabelTree([label], backend.vocabulary_size) for label in written]
-    found = [
-        -float(prompt.label_logprobs(tree, [text])[0, 0]) for tree, text in zip(trees, given, strict=True)
-    ]
+    trees = [(LabelTree([label], backend.vocabulary_size), text) for text, label in scored]
+    found = [-float(prompt.label_logprobs(tree, [text])[0, 0]) for tree, text in trees]
     if np.isnan(found).any():
         raise no_answer(int(np.isnan(found).argmax()))
     return found

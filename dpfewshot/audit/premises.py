@@ -83,12 +83,7 @@ class Watch:
         A unit is in a draw with probability q, independently of all other units, with one of its records.
         Draws are independent. With N > 1, two drawn units share one of M prompts with probability 1/M, or
         (N-1)/(MN-1) in draws of fixed size; with N = 1 they never do. Slicing a sample by position puts
-        neighbours together nearly always.
-
-        Args:
-            draws: as planned.
-            units: their number.
-            beta: the probability that one bound is wrong.
+        neighbours together nearly always. `beta` is the probability that one bound is wrong.
         """
         if draws.fixed_size is None:
             q = draws.sampling_rate
@@ -118,10 +113,7 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
 
     The others are two prompts unlike any: one repeated word, and the first tokens of the vocabulary. Each
     step asks for the candidates, as a generation does, and for all tokens as well, with a block of all
-    prompts of a draw.
-
-    Returns:
-        The number of answers that changed, and of those compared.
+    prompts of a draw. Returned are the number of answers that changed, and of those compared.
 
     Raises:
         BackendError: the backend failed.

@@ -50,17 +50,13 @@ _ROUNDING = 1e-6
 def token_losses(
     rows: NDArray[np.float32], *, clip: float, temperature: float, prompts: int
 ) -> NDArray[np.float64]:
-    """Return the loss log p(x) - log p_(i)(x) for every record i and token x.
+    """Return the loss log p(x) - log p_(i)(x) for every record i and token x, in nats.
 
     Args:
-        rows: logits or log-probabilities, one row per prompt, shape (prompts, candidates). A row of NaN is an
-            absent prompt.
+        rows: logits or log-probabilities, shape (rows, candidates). A row of NaN is an absent prompt.
         clip: c > 0, in nats.
         temperature: τ > 0.
         prompts: s, the constant divisor, independent of the number of rows.
-
-    Returns:
-        Shape (rows, candidates), in nats.
     """
     logits = rows.astype(np.float64)
     largest = logits.max(axis=1, keepdims=True)
@@ -164,15 +160,7 @@ def private_prediction_audit(
 
     A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
     of T tokens at δ. No loss ever exceeds the first; a sound release exceeds the second with probability
-    about δ for each record of a run.
-
-    Args:
-        runs: at least one run with this setting.
-        setting: c, τ and s.
-        delta: δ of a run's claim, 0 < δ < 1.
-
-    Returns:
-        A confidential finding, which fails if a loss exceeds its claim.
+    about δ for each record of a run. The finding is confidential, and fails if a loss exceeds its claim.
 
     Raises:
         InvalidPlan: there is no run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpfewshot.runtime.lazy import lazy_names
+from dpfewshot.runtime import lazy_names
 
 if TYPE_CHECKING:
     # isort: off

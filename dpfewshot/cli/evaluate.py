@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -102,7 +102,7 @@ def evaluate(
     wanted = {experiment.key(trial) for trial in planned}
     summaries = summarise(cell for cell in results.cells if cell.key in wanted)
     if as_json:
-        document = {"confidential": not public_data, "summaries": [one.as_dict() for one in summaries]}
+        document = {"confidential": not public_data, "summaries": list(map(asdict, summaries))}
         click.echo(json.dumps(document))
         return
     click.echo(_table(summaries))

@@ -41,11 +41,7 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
       dpfewshot plan ... --compare --set target_noise=0.05
       dpfewshot plan ... --set preset=tang
     """
-    cross_check, target_noise = project.plan.cross_check, project.plan.target_noise
-    if cross_check:
-        from dpfewshot.accounting.cross_check import require
-
-        require()  # before the model is loaded
+    target_noise = project.plan.target_noise
     project.account.check()
     in_words = not (as_json or details)
     # the account is looked at below, and may have nothing left
@@ -53,19 +49,12 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
     tell = stages()
     tell("measuring the model's speed")
     measured = synthesizer.probe(project.plan.probe_seconds)
-    checks: list[tuple[str | None, float, float | None]] = []
-    if cross_check:
-        tell("computing epsilon with other accountants")
-        checks = list(_cross_checks(measured))
     compared: list[Compared] = []
     if compare:
         tell("comparing mechanisms")
         compared = synthesizer.compare(target_noise=target_noise)
     if as_json:
         document = measured.as_dict()
-        if cross_check:
-            names = ("scope", "certified", "dp_accounting")
-            document["cross_check"] = [dict(zip(names, check, strict=True)) for check in checks]
         if compare:
             document["comparison"] = [_as_dict(row) for row in compared]
         click.echo(json.dumps(document))
@@ -80,24 +69,8 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
             _next(),
         ]
         click.echo("\n".join(lines))
-    for scope, certified, other in checks:
-        told = "does not say" if other is None else f"{other:.4f}"
-        click.echo(
-            f"cross-check {scope or 'whole data set'}: epsilon {epsilon_text(certified)} certified here, "
-            f"dp-accounting {told}"
-        )
     if compare:
         click.echo("\n".join(comparison(compared, target_noise)))
-
-
-def _cross_checks(plan: GenerationPlan) -> Iterator[tuple[str | None, float, float | None]]:
-    """Each stratum's scope, its certified ε, and what the other accountant says."""
-    from dpfewshot.accounting.cross_check import cross_check
-
-    for stratum in plan.strata:
-        if stratum.event is not None and stratum.spend is not None:
-            spend = stratum.spend
-            yield stratum.scope, spend.epsilon, cross_check(stratum.event, spend.delta, spend.epsilon)
 
 
 def _as_dict(row: Compared) -> dict[str, object]:

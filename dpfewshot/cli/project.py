@@ -295,7 +295,6 @@ class Probe:
 
     probe_seconds: float = key(2.0)
     target_noise: float | None = key(None)  # what the texts of each mechanism bear
-    cross_check: bool = key(False)
 
 
 @dataclass(frozen=True)

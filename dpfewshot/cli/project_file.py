@@ -24,7 +24,7 @@ from dpfewshot.cli.models import options_of
 from dpfewshot.cli.printing import Decorator, stages
 from dpfewshot.cli.project import SECTIONS, Project, takes
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.runtime.files import read_text
+from dpfewshot.runtime.files import read_text, toml_tables
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import NoPrivacy, PrivacyBudget
@@ -365,12 +365,7 @@ class _File(_Source):
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
         self._lines = text.split("\n")
-        try:
-            self.tables = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            # Only the position: somebody may name a private file, whose text must not be quoted.
-            place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
-            raise InvalidPlan(f"{path}: is not TOML{place.group() if place else ''}") from None
+        self.tables = toml_tables(text, path, InvalidPlan)
         for section, table in self.tables.items():
             if section not in _SECTIONS or not isinstance(table, dict):
                 listed = ", ".join(f"[{name}]" for name in _SECTIONS)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.certificates import Certificate
-from dpfewshot.demonstrations.card import DATA_FILE, data_card
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
 from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
-from dpfewshot.values import Demonstration, PrivacySpend, counted, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacySpend, amount_text, counted, delta_text, epsilon_text
 
 if TYPE_CHECKING:
     import datasets
@@ -34,6 +33,9 @@ CERTIFICATE: Final = "certificate"
 
 _NUMBERS = (int, float)
 
+_DATA_FILE: Final = "demonstrations.jsonl"
+_SMALL: Final = 1000
+
 _OPENS_A_TEMPLATE = re.compile(r"\{(?=[{%#])")
 
 
@@ -41,9 +43,7 @@ _OPENS_A_TEMPLATE = re.compile(r"\{(?=[{%#])")
 class Demonstrations(Sequence[Demonstration]):
     """An immutable sequence of released demonstrations.
 
-    Args:
-        items: the demonstrations.
-        plan_spend: the (ε, δ) of the plan that released all of them, if a single plan did.
+    `plan_spend` is the (ε, δ) of the plan that released all of them, if a single plan did.
     """
 
     items: tuple[Demonstration, ...]
@@ -119,11 +119,7 @@ class Demonstrations(Sequence[Demonstration]):
         return [one.as_line() for one in self.items]
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON line for each; an existing file is replaced as a whole.
-
-        Raises:
-            OSError: the file cannot be written; an existing one is unchanged.
-        """
+        """Write one JSON line for each. An existing file is replaced whole, or unchanged after an OSError."""
         write_whole(path, "".join(json_line(one) for one in self.items))
 
     @classmethod
@@ -159,9 +155,7 @@ class Demonstrations(Sequence[Demonstration]):
     def to_dspy(self, *, text: str = "text", label: str = "label") -> list[dict[str, str]]:
         """The fields of a `dspy.Example` for each, which are also the demos of a saved DSPy program.
 
-        Args:
-            text: the name of the signature's input field.
-            label: the name of its output field.
+        `text` and `label` are the names of the signature's input and output fields.
         """
         return [{text: one.text, label: one.label} for one in self.items]
 
@@ -227,8 +221,8 @@ class Demonstrations(Sequence[Demonstration]):
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        self.to_jsonl(folder / DATA_FILE)
-        write_whole(folder / "README.md", data_card(self.items, self.spent, self.relation, title))
+        self.to_jsonl(folder / _DATA_FILE)
+        write_whole(folder / "README.md", _data_card(self.items, self.spent, self.relation, title))
 
     def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
@@ -249,11 +243,7 @@ class Demonstrations(Sequence[Demonstration]):
         return replace(words, instruction=instruction or words.instruction).prompt(self.items, text)
 
     def to_dataset(self) -> datasets.Dataset:
-        """A `datasets.Dataset` with the columns of a line.
-
-        Raises:
-            MissingExtra: datasets is not installed.
-        """
+        """A `datasets.Dataset` with the columns of a line; `MissingExtra` without datasets."""
         try:
             import datasets
         except ImportError:
@@ -261,11 +251,7 @@ class Demonstrations(Sequence[Demonstration]):
         return datasets.Dataset.from_dict(self._columns())
 
     def to_pandas(self) -> pd.DataFrame:
-        """A `pandas.DataFrame` with the columns of a line.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """A `pandas.DataFrame` with the columns of a line; `MissingExtra` without pandas."""
         try:
             import pandas as pd
         except ImportError:
@@ -293,11 +279,7 @@ def json_line(demonstration: Demonstration) -> str:
 
 
 def from_line(line: Mapping[str, Any]) -> Demonstration:
-    """The demonstration of an output line.
-
-    Raises:
-        ValueError: the mapping is not an output line.
-    """
+    """The demonstration of an output line, or ValueError."""
     if set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
     fields = line.get("fields", {})
@@ -331,11 +313,7 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstration]]:
-    """The demonstrations of a file, each with the number of its line, from 1.
-
-    Raises:
-        InvalidRecords: as `Demonstrations.from_jsonl`.
-    """
+    """The demonstrations of a file, each with the number of its line. See `Demonstrations.from_jsonl`."""
     lines = read_text(path, InvalidRecords).split("\n")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
@@ -354,3 +332,94 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key stands twice")
     return found
+
+
+# ---- the data card ----------------------------------------------------------------------------------------
+
+
+def _data_card(
+    items: Sequence[Demonstration], spent: PrivacySpend | None, relation: str | None, title: str
+) -> str:
+    """A README.md in Markdown with the header that `datasets` and the Hugging Face hub read.
+
+    `spent` and `relation` are those of all items together; None if no guarantee holds.
+    """
+    return "\n".join([*_header(len(items), title), "", *_body(items, spent, relation, title), ""])
+
+
+def _header(count: int, title: str) -> Iterator[str]:
+    """YAML; a JSON string is one of YAML too."""
+    yield "---"
+    yield f"pretty_name: {json.dumps(title)}"
+    yield "task_categories: [text-classification]"
+    yield "tags: [synthetic, few-shot, differential-privacy]"
+    yield f"size_categories: ['{'n<1K' if count < _SMALL else '1K<n<10K'}']"
+    yield "configs:"
+    yield "- config_name: default"
+    yield f"  data_files: {_DATA_FILE}"
+    yield "---"
+
+
+def _body(
+    items: Sequence[Demonstration], spent: PrivacySpend | None, relation: str | None, title: str
+) -> Iterator[str]:
+    yield f"# {_cell(title)}"
+    yield ""
+    yield (
+        f"{counted(len(items), 'synthetic few-shot demonstration')}, written by a language model. "
+        "No line is a record."
+    )
+    yield ""
+    yield "## Guarantee"
+    yield ""
+    if spent is None:
+        yield "**No guarantee holds for all of them together.** Some are not private, or hold for different"
+        yield "neighbours."
+        yield ""
+    else:
+        yield (
+            f"Together they are (ε, δ)-differentially private with ε ≤ {amount_text(spent.epsilon)} and "
+            f"δ = {amount_text(spent.delta)}, for neighbouring data sets under the relation "
+            f"{relation or 'none'}. Any use of them costs no further privacy. What else was "
+            "released from the same records adds to this."
+        )
+        yield ""
+    yield "| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | written by | ledger |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield from _rows(items)
+    yield ""
+    yield "*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose"
+    yield "values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's"
+    yield "public facts, which the ledger's entry has too: `dpfewshot verify` compares them. *written by* has"
+    yield "the first digits of hashes of the model, its tokenizer and the public prompt; a server claims it."
+    yield "*ledger* is the account, and the random identifier of the plan in it."
+
+
+def _rows(items: Sequence[Demonstration]) -> Iterator[str]:
+    counts: dict[tuple[str, ...], int] = {}
+    for one in items:
+        made, spent = one.certificate, one.spent
+        row: tuple[str, ...] = (
+            "no guarantee" if spent is None else amount_text(spent.epsilon),
+            "no guarantee" if spent is None else amount_text(spent.delta),
+            one.relation,
+            "unknown" if made is None else made.unit or "each record",
+            one.mechanism,
+            "unknown" if made is None else made.version,
+            "unknown" if made is None else made.plan,
+            "unknown" if made is None else _written_by(made),
+            "none" if made is None or made.reservation is None else f"{made.dataset}, {made.reservation}",
+        )
+        counts[row] = counts.get(row, 0) + 1
+    for row, count in counts.items():
+        yield f"| {count} | {' | '.join(map(_cell, row))} |"
+
+
+def _written_by(made: Certificate) -> str:
+    told = {"model": made.model, "tokenizer": made.tokenizer, "prompt": made.prompt}
+    return ", ".join(f"{name} {value or 'unknown'}" for name, value in told.items())
+
+
+def _cell(text: str) -> str:
+    """A text that cannot end its cell or line."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -11,13 +11,12 @@ from dpfewshot.evaluation.conditions import (
     Synthetic,
     ZeroShot,
 )
-from dpfewshot.evaluation.summaries import Difference, Summary, difference, summarise
+from dpfewshot.evaluation.summaries import Summary, summarise
 from dpfewshot.evaluation.trials import Cell, Experiment, Results, Score, Trial, evaluate, read_cells, score
 
 __all__ = [
     "Cell",
     "Condition",
-    "Difference",
     "Experiment",
     "InstructionOnly",
     "NonPrivateSample",
@@ -28,7 +27,6 @@ __all__ = [
     "Synthetic",
     "Trial",
     "ZeroShot",
-    "difference",
     "evaluate",
     "read_cells",
     "score",

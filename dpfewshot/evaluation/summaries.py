@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +37,9 @@ Outcomes: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Summary:
-    """The accuracy of one condition over its repetitions.
+    """The accuracy of one condition over its repetitions. What is not named here is as in its cells.
 
     Attributes:
-        task, model, writer, condition, shots, items, confidential: as in its cells.
         epsilon: the budget's ε; 0 for baselines that read no record, None without privacy.
         delta, relation: the largest δ of the cells and their relation; None without privacy.
         certified: whether ε bounds what was released in every repetition, and is not only the noise's.
@@ -65,19 +64,6 @@ class Summary:
     confidential: bool
     calibration: Calibration | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two accuracies, in -1..1, with its 95 % bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
 
 def summarise(cells: Iterable[Cell], *, calibration: Calibration = "contextual") -> list[Summary]:
     """Return one summary for each group of cells that differ only in repetition, in order of first cell.
@@ -97,32 +83,10 @@ def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
     return [sorted(group, key=lambda cell: cell.repetition) for group in groups.values()]
 
 
-def difference(
-    first: Sequence[Cell], second: Sequence[Cell], *, calibration: Calibration = "contextual"
-) -> Difference:
-    """Return the first group's accuracy minus the second's, compared item by item.
-
-    Args:
-        first: the repetitions of one condition.
-        second: those of another, on the same items. The same repetitions in the same order have the same
-            labels, and are compared pairwise.
-        calibration: as in `summarise`.
-
-    Raises:
-        InvalidRecords: the numbers of items differ, or a cell has no outcomes with this calibration.
-    """
-    one, other = (_outcomes(group, calibration) for group in (first, second))
-    if one.shape[1] != other.shape[1]:
-        raise InvalidRecords("the two groups were measured on different numbers of items")
-    together = [cell.repetition for cell in first] == [cell.repetition for cell in second]
-    low, high = _ends(one.mean(axis=0) - other.mean(axis=0), [one - other] if together else [one, other])
-    return Difference(float(one.mean() - other.mean()), low, high)
-
-
 def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     first = group[0]
-    outcomes = _outcomes(group, calibration)
-    low, high = _ends(outcomes.mean(axis=0), [outcomes])
+    outcomes = outcomes_of(group, calibration)
+    low, high = interval_of_mean(outcomes.mean(axis=0), [outcomes])
     return Summary(
         task=first.task,
         model=first.model,
@@ -143,8 +107,8 @@ def _summary(group: Sequence[Cell], calibration: Calibration) -> Summary:
     )
 
 
-def _outcomes(group: Sequence[Cell], calibration: Calibration) -> Outcomes:
-    """The outcomes with this calibration; extraction has only one kind."""
+def outcomes_of(group: Sequence[Cell], calibration: Calibration) -> Outcomes:
+    """The outcomes with this calibration, or `InvalidRecords`; extraction has only one kind."""
     rows = []
     for cell in group:
         of = {"contextual": cell.outcomes, "none": cell.uncalibrated, "batch": cell.batch_calibrated}
@@ -157,13 +121,8 @@ def _outcomes(group: Sequence[Cell], calibration: Calibration) -> Outcomes:
     return np.array(rows)
 
 
-def _ends(by_item: NDArray[np.float64], groups: Sequence[Outcomes]) -> tuple[float, float]:
-    """The interval of a mean over items.
-
-    Args:
-        by_item: the value of each item, shape (items,).
-        groups: the outcomes whose repetitions add an error.
-    """
+def interval_of_mean(by_item: NDArray[np.float64], groups: Sequence[Outcomes]) -> tuple[float, float]:
+    """The 95 % interval of a mean over items, to which the repetitions of each group add an error."""
     generator = np.random.default_rng(_SEED)
     samples = by_item[generator.integers(by_item.size, size=(RESAMPLES, by_item.size))].mean(axis=1)
     for outcomes in groups:

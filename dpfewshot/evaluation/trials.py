@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -90,22 +90,13 @@ class Cell:
         """What identifies the cell."""
         return tuple(getattr(self, name) for name in _IDENTITY)
 
-    @property
-    def accuracy(self) -> float:
-        """The fraction of items that were right."""
-        return self.outcomes.count("1") / self.items
-
     def as_dict(self) -> dict[str, Any]:
         """Return the values of its JSON line."""
         return asdict(self) | {"correct": self.outcomes.count("1")}
 
     @classmethod
     def from_dict(cls, line: object) -> Cell:
-        """Read what `as_dict` wrote. A cell that does not say so is confidential.
-
-        Raises:
-            InvalidRecords: it is not a cell.
-        """
+        """Read what `as_dict` wrote, or raise `InvalidRecords`. Unless it says so, a cell is confidential."""
         said = {"confidential": True, **line} if isinstance(line, dict) else line
         told = check("a cell", said, _KINDS, InvalidRecords)
         cell = cls(**{one.name: told[one.name] for one in fields(cls)})
@@ -141,11 +132,7 @@ class Results:
         return wanted in self._keys
 
     def add(self, cell: Cell) -> None:
-        """Append a cell, and wait until it is on disk.
-
-        Raises:
-            DPFewShotError: the file cannot be written.
-        """
+        """Append a cell, and wait until it is on disk; `DPFewShotError` if the file cannot be written."""
         self.cells.append(cell)
         self._keys.add(cell.key)
         if self._path is None:
@@ -176,13 +163,7 @@ def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A measurement to make.
-
-    Attributes:
-        epsilon: the budget's ε; 0 for a baseline that reads no record, None without privacy.
-        shots: the number of demonstrations; 0 for zero-shot.
-        repetition: from 0; each has its own labels, draws and noise.
-    """
+    """A measurement to make; its values are those of the `Cell` that comes of it."""
 
     condition: Condition
     epsilon: float | None
@@ -260,40 +241,28 @@ class Experiment:
         order = sorted(self.labels or self.task.labels or (), key=place)
         return tuple(order[shot % len(order)] for shot in range(trial.shots))
 
-    def description_of(self, trial: Trial) -> str:
-        """Write out all public parameters of a trial's demonstrations."""
+    def identity(self, trial: Trial) -> dict[str, Any]:
+        """What identifies the trial's cell, by name. The description holds all public parameters."""
         shown = None if self.labels is None else list(self.labels)
-        return f"{trial.condition!r}, delta={self.delta!r}, labels={shown!r}"
+        return {
+            "task": self.task.name,
+            "model": self.model,
+            "writer": self.writer_name,
+            "condition": trial.condition.name,
+            "description": f"{trial.condition!r}, delta={self.delta!r}, labels={shown!r}",
+            "epsilon_asked": trial.epsilon,
+            "shots": trial.shots,
+            "repetition": trial.repetition,
+            "items": len(self.test),
+        }
 
     def key(self, trial: Trial) -> Key:
         """Return the key of the trial's cell."""
-        return (
-            self.task.name,
-            self.model,
-            self.writer_name,
-            trial.condition.name,
-            self.description_of(trial),
-            trial.epsilon,
-            trial.shots,
-            trial.repetition,
-            len(self.test),
-        )
+        return tuple(map(self.identity(trial).__getitem__, _IDENTITY))
 
 
-def evaluate(
-    experiment: Experiment,
-    trials: Iterable[Trial],
-    results: Results,
-    *,
-    on_cell: Callable[[Cell], object] = lambda _: None,
-) -> None:
-    """Run each trial whose cell is not in the results.
-
-    Args:
-        experiment: data and models.
-        trials: in the order to run.
-        results: receives each cell as soon as it is measured.
-        on_cell: is called with each new cell.
+def evaluate(experiment: Experiment, trials: Iterable[Trial], results: Results) -> None:
+    """Run each trial whose cell is not in the results, which receive it as soon as it is measured.
 
     Raises:
         DPFewShotError: a trial fails. Earlier cells are kept.
@@ -301,7 +270,6 @@ def evaluate(
     for trial in trials:
         if experiment.key(trial) not in results:
             results.add(_measured(experiment, trial))
-            on_cell(results.cells[-1])
 
 
 @redacts_errors(BackendError, "the evaluation")
@@ -313,18 +281,10 @@ def _measured(experiment: Experiment, trial: Trial) -> Cell:
     used = time.perf_counter()
     spent = made.spent
     return Cell(
-        task=experiment.task.name,
-        model=experiment.model,
-        writer=experiment.writer_name,
-        condition=trial.condition.name,
-        description=experiment.description_of(trial),
-        epsilon_asked=trial.epsilon,
+        **experiment.identity(trial),
         epsilon=None if spent is None else spent.epsilon,
         delta=None if spent is None else spent.delta,
         relation=made.relation if made.certified else None,
-        shots=trial.shots,
-        repetition=trial.repetition,
-        items=len(experiment.test),
         **asdict(scored),
         population=populations(experiment.task, experiment.records),
         confidential=experiment.confidential,
@@ -358,7 +318,7 @@ def score(
         return Score(_outcomes(map(same_label, written, [record.label for record in test])))
     classifier = Classifier(task, backend, demonstrations)
     calibrated = classifier.predict_proba(texts)
-    plain = calibrated * classifier.content_free  # undo the division of calibration
+    plain = calibrated * np.exp(classifier.bias)  # undo the division of calibration
     truth = np.array([classifier.labels.index(record.label) for record in test])
     return Score(
         *(

@@ -21,11 +21,7 @@ LARGEST_RATE = 64
 
 
 def check_rate(numerator: int, denominator: int) -> None:
-    """Refuse a rate whose numerator or denominator is below 1.
-
-    Raises:
-        ValueError: says so.
-    """
+    """Refuse a rate whose numerator or denominator is below 1 with `ValueError`."""
     if numerator < 1 or denominator < 1:
         raise ValueError("the rate's numerator and denominator must be positive integers")
 
@@ -48,12 +44,8 @@ def decide_words(
 ) -> bool:
     """`below_exponential` for the compiled code, which has drawn the uniform number's first digits.
 
-    Args:
-        value: those digits: the number lies in [value, value + 1) · 2^-digits.
-        digits: their count.
-        gap: the distance to the best score.
-        fraction: the rate's numerator and denominator.
-        random_source: n to n uniform bytes; None is the operating system's generator.
+    The number lies in [value, value + 1) · 2^-digits. The gap is the distance to the best score, and the
+    fraction the rate's numerator and denominator.
     """
     numerator, denominator = fraction
     return below_exponential(
@@ -72,14 +64,7 @@ def permute_and_flip(
 
     Each candidate's coin shows heads with probability exp(-(best - score)·rate), and the first head in a
     uniformly random order wins. The order is independent of the coins, so the winner is drawn uniformly from
-    the heads.
-
-    Args:
-        scores: integers, at least one.
-        numerator: of the rate, at least 1.
-        denominator: of the rate, at least 1.
-        random_source: n to n uniform bytes.
-        digits: the digits of a uniform number that are drawn at first, at least 1.
+    the heads. `digits` of a uniform number are drawn at first.
     """
     best = max(scores)
     heads = [
@@ -102,13 +87,6 @@ def sample_softmax(
     Each candidate's proposal weight is an integer of at least 2^digits·exp(-gap·rate). A proposal is kept
     with probability 2^digits·exp(-gap·rate) over its weight, which makes the draw exact. The best candidate
     is always kept, so its weight must be 2^digits and no more.
-
-    Args:
-        scores: integers, at least one.
-        numerator: of the rate, at least 1.
-        denominator: of the rate, at least 1.
-        random_source: n to n uniform bytes.
-        digits: the binary digits of the weights, at least 1.
     """
     best = max(scores)
     weights: list[Interval] = [
@@ -137,9 +115,6 @@ def fixed_point(numerator: int, denominator: int) -> tuple[int, int]:
 
     The mantissa has 64 digits, and fewer for rates below 2^-63, whose shift stays at 127. A rate of 64 or
     more counts as 64: 64 digits cannot tell exp(-gap·64) from zero for any gap above 0.
-
-    Raises:
-        ValueError: the numerator or the denominator is below 1.
     """
     check_rate(numerator, denominator)
     if numerator >= LARGEST_RATE * denominator:
@@ -161,15 +136,8 @@ def discrete_laplace(numerator: int, denominator: int, random_source: RandomSour
     `below_exponential` replaces their Algorithm 1, a coin that shows heads with probability exp(-γ): it draws
     the digits of a uniform number until they decide.
 
-    Args:
-        numerator: of the rate, at least 1.
-        denominator: of the rate, at least 1. The rate is ε for an integer query of sensitivity 1, and ε/G
-            where 1 has G grid steps.
-        random_source: n to n uniform bytes, for tests alone; None is the operating system's generator.
-
-    Raises:
-        TypeError: the numerator or the denominator is not an integer.
-        ValueError: one of them is not positive.
+    The rate is ε for an integer query of sensitivity 1, and ε/G where 1 has G grid steps. Both arguments are
+    positive integers (TypeError, ValueError).
     """
     numerator, denominator = operator.index(numerator), operator.index(denominator)
     check_rate(numerator, denominator)

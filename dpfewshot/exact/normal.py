@@ -2,7 +2,7 @@
 
 The compiled sampler decides with the first 64 digits of its uniform numbers. About once in 2^40 draws they do
 not suffice, and it asks `decide`, which draws more digits until they do. This module is also the compiled
-sampler's twin: `sample` is the whole algorithm, with as few first digits as a test needs.
+sampler's twin.
 
 Method (docs/proofs/exact-normal.md): |N| has density proportional to exp(-t²/2) on t ≥ 0. Write t = (cell +
 x)/8. Draw the cell with weight exp(-cell²/128) and x uniformly, and keep the pair with probability
@@ -51,13 +51,7 @@ class Uniform:
 
 
 def exponential_of_minus(numerator: int, denominator: int, digits: int) -> Interval:
-    """An enclosure of exp(-numerator/denominator) in units of 2^-digits, a few units wide and at most 1.
-
-    Args:
-        numerator: at least 0.
-        denominator: at least 1.
-        digits: the binary digits of the enclosure.
-    """
+    """An enclosure of exp(-numerator/denominator) ≤ 1 in units of 2^-digits, a few units wide."""
     halvings = max(0, (numerator // denominator).bit_length())
     working = digits + halvings + 8
     one = 1 << working
@@ -160,31 +154,8 @@ def decide_words(
     return decide(Uniform(u, WORD, read), Uniform(x, WORD, read), Uniform(v, WORD, read), steps_per_cell)
 
 
-def sample(scale: int, random_source: RandomSource = os.urandom, digits: int = WORD) -> int:
-    """One exact draw of round(N(0, scale²)).
-
-    Args:
-        scale: the standard deviation in grid steps: a positive multiple of 8.
-        random_source: n to n uniform bytes; the operating system's by default.
-        digits: the digits of each uniform number that are drawn at first, at least 1.
-
-    Raises:
-        ValueError: a scale that is not a positive multiple of 8.
-    """
-    steps_per_cell = check_scale(scale)
-    while True:
-        u, x, v = (Uniform.draw(random_source, digits) for _ in range(3))
-        magnitude = decide(u, x, v, steps_per_cell)
-        if magnitude is not None:
-            return -magnitude if random_source(1)[0] & 1 else magnitude
-
-
 def check_scale(scale: int) -> int:
-    """The grid steps of one cell, scale/8.
-
-    Raises:
-        ValueError: a scale that is not a positive multiple of 8.
-    """
+    """The grid steps of one cell, scale/8; ValueError for a scale that is not a positive multiple of 8."""
     steps_per_cell, rest = divmod(scale, CELLS_PER_UNIT)
     if rest or steps_per_cell < 1:
         raise ValueError(f"the scale must be a positive multiple of {CELLS_PER_UNIT}, not {scale}")

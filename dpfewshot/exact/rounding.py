@@ -20,13 +20,7 @@ def rounded_down(value: Fraction) -> float:
 
 
 def to_digits(number: Decimal, digits: int, rounding: str) -> Decimal:
-    """Round a number to significant digits.
-
-    Args:
-        number: exact.
-        digits: at least 1.
-        rounding: a mode of the decimal module, such as `ROUND_CEILING`.
-    """
+    """Round a number to significant digits, by a mode of the decimal module, such as `ROUND_CEILING`."""
     return own_context(digits, rounding).plus(number)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.planning import document
@@ -54,25 +55,13 @@ class Calibration:
 
     def as_dict(self) -> dict[str, object]:
         """The calibration as JSON; `from_dict` reads it back."""
-        spend = {"epsilon": None, "delta": None} if self.spent is None else asdict(self.spent)
-        return {
-            "labels": list(self.labels),
-            "bias": list(self.bias),
-            "noise": self.noise,
-            "prompt": self.prompt,
-            **spend,
-            "relation": self.relation,
-            "parallel": self.parallel,
-            "certified": self.certified,
-        }
+        told = asdict(self)
+        spend = told.pop("spent") or {"epsilon": None, "delta": None}
+        return told | spend | {"labels": list(self.labels), "bias": list(self.bias)}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """The calibration that `as_dict` made this from.
-
-        Raises:
-            InvalidPlan: it is not one; names the member.
-        """
+        """The calibration that `as_dict` made this from, or `InvalidPlan`, which names the member."""
         where = "the calibration"
         told = document.check(where, told, _MEMBERS)
         labels = document.labels(where, told["labels"])
@@ -93,20 +82,12 @@ class Calibration:
         )
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write `as_dict` to a file; an existing one is replaced as a whole.
-
-        Raises:
-            OSError: the file cannot be written; an existing one is unchanged.
-        """
+        """Write `as_dict` to a file. An existing one is replaced whole, or unchanged after an OSError."""
         write_whole(path, json.dumps(self.as_dict()) + "\n")
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `to_json` or `dpfewshot calibrate` wrote.
-
-        Raises:
-            InvalidPlan: the file cannot be read, or is not a calibration.
-        """
+        """Read what `to_json` or `dpfewshot calibrate` wrote; `InvalidPlan` names a file that is none."""
         text = read_text(path, InvalidPlan)
         try:
             return cls.from_dict(json.loads(text))
@@ -130,9 +111,6 @@ def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:
     Args:
         probabilities: the result of `Classifier.predict_proba`, shape (texts, labels); each in 0..1.
 
-    Returns:
-        The same shape; rows sum to 1. There may be no text.
-
     Raises:
         InvalidPlan: the shape or a value is wrong.
     """
@@ -142,7 +120,4 @@ def batch_calibrated(probabilities: ArrayLike) -> NDArray[np.float64]:
     if given.shape[0] == 0:
         return given
     logprobs = np.log(np.maximum(given, np.finfo(np.float64).tiny))  # a probability may round to 0
-    scores = logprobs - logprobs.mean(axis=0)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    calibrated: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return calibrated
+    return np.asarray(softmax(logprobs - logprobs.mean(axis=0), axis=1))

@@ -27,12 +27,7 @@ _BATCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The label of one text.
-
-    Attributes:
-        label: the likeliest label.
-        probabilities: of every label, in the order of `Classifier.labels`; they sum to 1.
-    """
+    """The likeliest label of one text, and the probability of each in the order of `Classifier.labels`."""
 
     label: str
     probabilities: tuple[float, ...]
@@ -94,20 +89,14 @@ class Classifier(Labeller[Prediction]):
         elif calibrated:
             self.bias = self._content_free()
 
-    @property
-    def content_free(self) -> NDArray[np.float64]:
-        """Calibration's divisor, shape (labels,): p_cf, or the released one; ones without calibration."""
-        return np.exp(self.bias)
-
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
 
     @redacts_errors(None)
     def predict_proba(self, texts: Text | Iterable[Text]) -> NDArray[np.float64]:
-        """Return the probability of each label, for one text or several; errors are those of `predict`.
+        """Return the probability of each label, shape (texts, labels); errors are those of `predict`.
 
-        Returns:
-            Shape (texts, labels), in the order of `labels`; rows sum to 1. A single text gives one row.
+        Rows sum to 1. A single text gives one row.
         """
         given = [texts] if isinstance(texts, (str, Mapping)) else texts
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]

@@ -23,9 +23,7 @@ class Extractor(Labeller[str]):
     """Extracts labels by greedy decoding up to the end of the line.
 
     Args:
-        task: a task, or the prompt's format.
-        backend: any language model. It sees the texts, and needs no further trust.
-        demonstrations: released demonstrations in prompt order.
+        task, backend, demonstrations: as in `Classifier`; labels may be free.
         max_tokens: the most tokens of a label, at least 1.
 
     Raises:
@@ -65,11 +63,9 @@ class Extractor(Labeller[str]):
 def greedy(
     prompt: FewShotPrompt, questions: Sequence[Tokens], max_tokens: int, ends: frozenset[int]
 ) -> list[list[int] | None]:
-    """Decode all questions greedily, each to its end or to `max_tokens`.
+    """Decode all questions greedily, each to `max_tokens` or to one of `ends`, which is kept.
 
-    Returns:
-        For each question its tokens, with the one of `ends` that ends it; None where the backend has no
-        answer.
+    None stands where the backend has no answer.
     """
     written: list[list[int]] = [[] for _ in questions]
     unanswered: set[int] = set()

@@ -30,15 +30,11 @@ Question = tuple[int, list[int]]
 
 
 class LabelTree:
-    """The prefixes and next tokens that are needed to score every label as a whole.
+    """The prefixes and next tokens that are needed to score every label, given as its tokens, as a whole.
 
     A label's probability is that its tokens come next, and not a longer label that starts with them. So
     labels exclude each other, and need no end token: whatever follows "Number" counts for "Number", except "
     of people" if "Number of people" is a label too.
-
-    Args:
-        labels: the tokens of each label.
-        vocabulary_size: V.
 
     Attributes:
         beginnings: the proper prefixes of labels, the empty one first; the model is asked what follows each.
@@ -76,9 +72,7 @@ class LabelTree:
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log-probability of each label, shape (texts, labels).
 
-        Args:
-            rows: log-probabilities of the support after each beginning, in nats, shape
-                (texts, beginnings, tokens of the support).
+        `rows` are those of the support after each beginning, in nats, shape (texts, beginnings, support).
         """
         scores = np.empty((len(rows), len(self._steps)))
         for label, (steps, longer) in enumerate(zip(self._steps, self._longer, strict=True)):
@@ -96,14 +90,7 @@ class FewShotPrompt:
     Texts and labels are tokenised behind the words that precede them, so their tokens are the same as if the
     whole prompt were tokenised at once.
 
-    Args:
-        task: a task, or the prompt's format.
-        backend: any language model.
-        demonstrations: released demonstrations in prompt order.
-
     Attributes:
-        format: the prompt's wording.
-        backend: as above.
         prefix: the public tokens at the start of every prompt.
         ending: the public tokens between a text and its label.
 
@@ -258,12 +245,7 @@ class FewShotPrompt:
 
 
 class Labeller(ABC, Generic[Answer]):
-    """Answers texts, batch by batch, after one few-shot prompt. Immutable, so threads may share it.
-
-    Args:
-        prompt: what precedes the texts.
-        batch: the number of texts that `predict` sends together.
-    """
+    """Answers texts, `batch` by batch, after one few-shot prompt. Immutable, so threads may share it."""
 
     def __init__(self, prompt: FewShotPrompt, batch: int) -> None:
         self._prompt, self._batch = prompt, batch

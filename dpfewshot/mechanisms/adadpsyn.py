@@ -61,12 +61,7 @@ class AdaDPSyn(GaussianMechanism):
         noise_margin: λ ≥ 0, the share of the noise's norm that a reduced radius allows for.
         cluster_share: ρ in (0, 1], the share of the prompts that GoodRadius gathers.
         coverage_share: μ in [0, 1], the share of the prompts that a reduced ball must hold.
-        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
-            whole vocabulary.
-        temperature: 0 releases the largest coordinate of the last noisy mean. Above 0, a token is drawn
-            from it.
-        top_p: the nucleus of that draw, in (0, 1].
-        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
+        top_k, temperature, top_p, contrast: as in `Gaussian`, for the last noisy mean.
 
     Raises:
         InvalidPlan: temperature, top_p or contrast outside its range. `check` refuses the rest.
@@ -88,23 +83,11 @@ class AdaDPSyn(GaussianMechanism):
 
     @staticmethod
     def preset(task: str, *, epsilon: float) -> AdaDPSyn:
-        """The paper's settings (Tables 13 to 17); M and N are in `published`.
-
-        Args:
-            task: "agnews", "dbpedia", "trec", "mit-g" or "mit-d".
-            epsilon: 1, 2, 4 or 8.
-
-        Raises:
-            InvalidPlan: the paper has no such row.
-        """
+        """The paper's settings (Tables 13 to 17) of a task at ε = 1, 2, 4 or 8; `published` has M and N."""
         return published(task, epsilon=epsilon).mechanism
 
     def check(self, vocabulary_size: int) -> None:
-        """Refuse settings outside their ranges.
-
-        Raises:
-            InvalidPlan: names the setting.
-        """
+        """See `Mechanism.check`."""
         super().check(vocabulary_size)
         check_whole("rounds", self.rounds)
         for name, least, most in _RANGES:
@@ -217,15 +200,10 @@ class _Release(BaseRelease):
 
 
 class Preset(NamedTuple):
-    """One row of Tables 13 to 17, with the settings of its task.
+    """One row of Tables 13 to 17, with M and N of its task.
 
     The multipliers are for the paper's own accounting of fixed-size draws. A plan scales them to its own
     budget, so only their ratios matter here.
-
-    Attributes:
-        mechanism: σ₀, σ₁, σ₂, T̂ and λ.
-        prompts: M.
-        records_per_prompt: N.
     """
 
     mechanism: AdaDPSyn
@@ -235,43 +213,26 @@ class Preset(NamedTuple):
 
 EPSILONS: Final = (1, 2, 4, 8)
 
-_SETTINGS: Final[dict[str, tuple[float, int, int]]] = {
-    "agnews": (0.2, 10, 2),
-    "dbpedia": (0.2, 10, 2),
-    "trec": (0.25, 20, 2),
-    "mit-g": (0.2, 40, 1),
-    "mit-d": (0.15, 40, 1),
+_TABLES: Final[dict[str, tuple[float, int, int, tuple[tuple[float, int, float, float], ...]]]] = {
+    "agnews": (0.2, 10, 2, ((1.23, 1, 10, 3), (0.92, 1, 10, 3), (0.71, 1, 10, 3), (0.58, 1, 10, 3))),
+    "dbpedia": (0.2, 10, 2, ((1.54, 1, 10, 3), (1.14, 1, 10, 3), (0.89, 1, 10, 3), (0.73, 1, 10, 3))),
+    "trec": (0.25, 20, 2, ((2.52, 1, 17.5, 6), (1.95, 1, 15, 5), (1.15, 1, 10, 5), (1.09, 2, 15, 5))),
+    "mit-g": (0.2, 40, 1, ((1.59, 1, 15, 6), (1.17, 1, 10, 6), (1.12, 2, 10, 6), (0.90, 2, 10, 5))),
+    "mit-d": (0.15, 40, 1, ((2.57, 1, 17.5, 6), (1.49, 1, 17.5, 6), (1.07, 1, 15, 6), (0.83, 1, 15, 5))),
 }
-"""λ, M and N of each task."""
+"""Tables 13 to 17: λ, M and N of each task; and σ₁, T̂, σ₀ and σ₂ at each of the four ε."""
 
-TASKS: Final = tuple(_SETTINGS)
-
-_TABLES: Final[dict[str, tuple[tuple[float, int, float, float], ...]]] = {
-    "agnews": ((1.23, 1, 10, 3), (0.92, 1, 10, 3), (0.71, 1, 10, 3), (0.58, 1, 10, 3)),
-    "dbpedia": ((1.54, 1, 10, 3), (1.14, 1, 10, 3), (0.89, 1, 10, 3), (0.73, 1, 10, 3)),
-    "trec": ((2.52, 1, 17.5, 6), (1.95, 1, 15, 5), (1.15, 1, 10, 5), (1.09, 2, 15, 5)),
-    "mit-g": ((1.59, 1, 15, 6), (1.17, 1, 10, 6), (1.12, 2, 10, 6), (0.90, 2, 10, 5)),
-    "mit-d": ((2.57, 1, 17.5, 6), (1.49, 1, 17.5, 6), (1.07, 1, 15, 6), (0.83, 1, 15, 5)),
-}
-"""Tables 13, 14, 15, 16 and 17: σ₁, T̂, σ₀ and σ₂ at each of the four ε."""
+TASKS: Final = tuple(_TABLES)
 
 
 def published(task: str, *, epsilon: float) -> Preset:
-    """The paper's settings for a task at an ε.
-
-    Args:
-        task: its name, as in `tasks.by_name`.
-        epsilon: 1, 2, 4 or 8.
-
-    Raises:
-        InvalidPlan: the paper has no such row. Lists the rows it has.
-    """
+    """The paper's settings for a task at an ε; `InvalidPlan` lists the rows that the paper has."""
     name = task.lower().replace("_", "-")
     if name not in _TABLES or epsilon not in EPSILONS:
         raise InvalidPlan(
             f"AdaDPSyn has no preset for task {task!r} at epsilon={epsilon}: "
             f"the presets are {', '.join(_TABLES)}, each at epsilon={', '.join(map(str, EPSILONS))}"
         )
-    mean, rounds, radius, coverage = _TABLES[name][EPSILONS.index(int(epsilon))]
-    margin, prompts, records_per_prompt = _SETTINGS[name]
+    margin, prompts, records_per_prompt, rows = _TABLES[name]
+    mean, rounds, radius, coverage = rows[EPSILONS.index(int(epsilon))]
     return Preset(AdaDPSyn(radius, mean, coverage, rounds, margin), prompts, records_per_prompt)

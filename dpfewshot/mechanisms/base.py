@@ -40,12 +40,7 @@ class RowChange(Enum):
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Fixed-size draws without replacement.
-
-    Attributes:
-        sample_size: m, units in a draw.
-        population: n ≥ m, public.
-    """
+    """Draws of `sample_size` m units without replacement, out of the public `population` n ≥ m."""
 
     sample_size: int
     population: int
@@ -205,11 +200,7 @@ class BaseRelease(ABC):
 
 
 def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Refuse a setting outside least..most.
-
-    Raises:
-        InvalidPlan: names the setting.
-    """
+    """Refuse a setting outside least..most with `InvalidPlan`, which names it."""
     if not least <= value <= most:
         raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
 
@@ -217,12 +208,8 @@ def check_range(name: str, value: float, least: float, most: float) -> None:
 def likeliest(public_logprobs: NDArray[np.float32], excluded: frozenset[int], top_k: int | None) -> list[int]:
     """The reduced vocabulary (Tang et al., Algorithm 1, lines 7-9): the K likeliest public tokens, ascending.
 
-    The support depends on public numbers alone, so it costs no privacy.
-
-    Args:
-        public_logprobs: of the prompt without records, shape (V,); a NaN counts as least likely.
-        excluded: tokens that may not be released now.
-        top_k: K; None is the whole vocabulary.
+    The support depends on public numbers alone, so it costs no privacy. A NaN counts as least likely. See
+    `Release.support`.
     """
     scores = np.array(public_logprobs, dtype=np.float32)
     scores[np.isnan(scores)] = -np.inf

@@ -29,13 +29,7 @@ from dpfewshot.mechanisms.decoding import Decoding
 
 
 class GaussianMechanism(Mechanism):
-    """A mechanism that adds Gaussian noise to a whole vector and decodes the token from it.
-
-    Attributes:
-        temperature: of the decoding.
-        top_p: of the decoding.
-        contrast: of the decoding.
-    """
+    """A mechanism that adds Gaussian noise to a whole vector and decodes the token from it."""
 
     temperature: float
     top_p: float
@@ -151,12 +145,8 @@ def start_release(
 def noise_scale(noise_multiplier: float, squared_sensitivity: Fraction | int, grid: int) -> int:
     """The smallest multiple of 8 that is at least σ·Δ₂ in grid steps: the integer noise scale s.
 
-    Computed exactly: σ counts as the rational number that its float is, and s² ≥ σ²·Δ₂²·grid².
-
-    Args:
-        noise_multiplier: σ > 0.
-        squared_sensitivity: Δ₂² > 0, exact, in the unit of the sums, not in grid steps.
-        grid: the number of grid steps in 1.
+    Computed exactly: σ counts as the rational number that its float is, and s² ≥ σ²·Δ₂²·grid². Δ₂² is in the
+    unit of the sums, of which `grid` steps are 1.
     """
     squared = math.ceil(Fraction(noise_multiplier) ** 2 * squared_sensitivity * grid**2)
     scale = math.isqrt(squared - 1) + 1
@@ -167,11 +157,6 @@ def squared_clip_sensitivity(clip: float, row_change: RowChange, grid: int) -> F
     """Δ² of a sum of rows clipped to the norm C, exact: C², or (2C)² where a row is replaced.
 
     C counts as the clipped integers have it, floor(C · grid) steps: the float may be larger.
-
-    Args:
-        clip: C > 0.
-        row_change: how one unit can change the rows.
-        grid: grid steps in 1.
     """
     steps = math.floor(Fraction(clip) * grid)
     return Fraction(row_change.rows * steps, grid) ** 2
@@ -182,11 +167,8 @@ def nearest_distribution(noisy: NDArray[np.int64], prompts: int) -> NDArray[np.i
 
     Post-processing, after Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1. With K = 100 candidates,
     cutting negative coordinates and rescaling the rest drowns the mean in the positive half of the noise. The
-    projection subtracts a constant instead (docs/decisions/mechanisms.md).
-
-    Args:
-        noisy: a released sum over M prompts, in grid steps, shape (support,).
-        prompts: M.
+    projection subtracts a constant instead (docs/decisions/mechanisms.md). `noisy` is a released sum over M
+    prompts, in grid steps, shape (support,).
     """
     mean = noisy / (float(_core.grid) * prompts)
     ordered = np.sort(mean)[::-1]

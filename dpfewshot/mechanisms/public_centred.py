@@ -64,16 +64,11 @@ class PublicCentred(GaussianMechanism):
     """Gaussian noise on the sum of clipped differences to the public distribution.
 
     Args:
-        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
-            whole vocabulary.
         clip: C in [2⁻¹⁰, √2], the L2 norm to which differences of distributions are clipped; if it adapts,
             each demonstration starts with it.
         refinements: the norms of further rounds, each around the last noisy mean; () is a single round.
         adapt: how the first round's C adapts to the norms; None keeps it constant.
-        temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
-            vector, all of which the analysis covers.
-        top_p: the nucleus of that draw, in (0, 1].
-        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
+        top_k, temperature, top_p, contrast: as in `Gaussian`.
 
     Raises:
         InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check`
@@ -96,11 +91,7 @@ class PublicCentred(GaussianMechanism):
         object.__setattr__(self, "refinements", tuple(as_float("clip", one) for one in self.refinements))
 
     def check(self, vocabulary_size: int) -> None:
-        """Refuse settings outside their ranges.
-
-        Raises:
-            InvalidPlan: names the setting.
-        """
+        """See `Mechanism.check`."""
         super().check(vocabulary_size)
         for clip in (self.clip, *self.refinements):
             check_range("clip", clip, LEAST_CLIP, MOST_CLIP)

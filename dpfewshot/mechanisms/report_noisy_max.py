@@ -56,11 +56,7 @@ class ReportNoisyMax(ExactChoice):
         check_range("contrast", self.contrast, 0, 1)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """R pure releases of ε₀ = 1/b on each draw.
-
-        Raises:
-            InvalidPlan: fixed-size draws.
-        """
+        """R pure releases of ε₀ = 1/b on each draw; `InvalidPlan` for draws of a fixed size."""
         return pure_event(draws, rounded_up(1 / Fraction(noise_multiplier)), self.name)
 
     def start(

@@ -117,11 +117,7 @@ class SparseVector(Mechanism):
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
-        """See `Mechanism.start`.
-
-        Raises:
-            InvalidPlan: as `event`.
-        """
+        """See `Mechanism.start`. Raises what `event` raises."""
         inner = self.mechanism.start(self._private_draws(draws), noise_multiplier, random_source)
         test = AboveThreshold(
             math.floor(Fraction(self.threshold) * draws.prompts * _core.grid),
@@ -155,12 +151,9 @@ def threshold_rate(epsilon: Fraction, row_change: RowChange) -> Fraction:
 
 
 def _with_tests(inner: Event, tests: PoissonRandomizedResponse, draws: Draws | None) -> Event:
-    """Private tokens and tests on the same records. A test is ε-DP, and ε²/2-zCDP beside zCDP tokens.
+    """Private tokens and as many tests on the same records. A test is ε-DP, and ε²/2-zCDP beside zCDP tokens.
 
-    Args:
-        inner: the private tokens, without sampling.
-        tests: as many.
-        draws: the draws on which both are repeated; None where every unit is in every draw.
+    `draws` are those on which both are repeated; None where every unit is in every draw.
     """
     if isinstance(inner, Tightest):  # each description of the tokens holds, so each composes with the tests
         return Tightest(tuple(_with_tests(each, tests, draws) for each in inner.events))
@@ -178,10 +171,8 @@ def _with_tests(inner: Event, tests: PoissonRandomizedResponse, draws: Draws | N
 class AboveThreshold:
     """Dwork and Roth 2014, Algorithm 1, on integers: runs until a noisy query reaches the noisy threshold.
 
-    Args:
-        threshold: in grid steps.
-        rate: of the threshold's discrete Laplace noise, per grid step. A query's noise has half of it.
-        random_source: for tests alone.
+    The threshold is in grid steps. `rate` is that of its discrete Laplace noise, per grid step, and a query's
+    noise has half of it.
     """
 
     def __init__(self, threshold: int, rate: Fraction, random_source: RandomSource | None) -> None:
@@ -197,8 +188,7 @@ class AboveThreshold:
     def passes(self, query: int) -> bool:
         """Whether the noisy query is below the noisy threshold. If not, the run is over.
 
-        Args:
-            query: private, in grid steps; a unit changes it by at most Δ.
+        The query is private, in grid steps; a unit changes it by at most Δ.
         """
         return query + self._noise(self._rate / 2) < self._noisy_threshold
 
@@ -242,9 +232,6 @@ class _Release:
 def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:
     """‖Σ p_i - s·p_public‖₁ in grid steps: private. One row more or less changes it by at most `grid`.
 
-    Args:
-        logprobs: private, shape (prompts, support).
-        public: the public row's integers, shape (support,).
-        prompts: s, the constant.
+    `public` are the public row's integers, shape (support,).
     """
     return int(np.abs(_core.sum_of_probabilities(logprobs) - prompts * public).sum())

@@ -94,11 +94,7 @@ class PromptFormat:
         return self.label_words or self.labels or ()
 
     def word(self, label: str) -> str:
-        """Return the word for a label.
-
-        Raises:
-            InvalidTask: the label is unknown. The message lists the labels, without the unknown one.
-        """
+        """Return the word for a label, or raise `InvalidTask`, which lists the known labels alone."""
         if self.labels is None:
             return on_one_line(label)
         if label not in self.labels:
@@ -106,11 +102,7 @@ class PromptFormat:
         return self.words[self.labels.index(label)]
 
     def opening(self, demonstrations: Iterable[Demonstration]) -> str:
-        """Return the prompt up to the text to be labelled, ending with the colon of its field.
-
-        Raises:
-            InvalidTask: a demonstration has an unknown label, or other fields.
-        """
+        """Return the prompt up to the text to be labelled, ending with the colon of its field. See `pair`."""
         shown = [self._shown(one) for one in demonstrations]
         pieces = [self.instruction] if self.instruction else []
         return "\n\n".join([*pieces, *shown, self.text_opening])
@@ -126,16 +118,11 @@ class PromptFormat:
         return f"{self.layout.separator}{self.label_field}:"
 
     def question(self, text: str, longest: int | None = None) -> str:
-        """Return one text, up to where its label is to follow.
-
-        Args:
-            text: of one field, or all fields' values as in `Demonstration.text`.
-            longest: the most characters of a field; None for no limit.
-        """
+        """Return one text, up to where its label is to follow. Arguments as in `TextLayout.values`."""
         return f"{self.text_opening} {self.written(text, longest)}{self.label_opening}"
 
     def written(self, text: str, longest: int | None = None) -> str:
-        """Return a text as it stands behind the name of its first field. Arguments as in `question`."""
+        """Return a text as it stands behind the name of its first field."""
         layout = self.layout
         first, *others = layout.values(text, longest)
         named = zip(layout.fields[1:], others, strict=True)
@@ -154,15 +141,7 @@ class PromptFormat:
         return opening + self.question(self.text_of(text, "the text to label"))
 
     def text_of(self, given: Text, where: str) -> str:
-        """Return a caller's text, all fields in one.
-
-        Args:
-            given: a text or, with several fields, also their values by name.
-            where: its name in messages, which never quote it.
-
-        Raises:
-            InvalidRecords: it is no string, or lacks a field.
-        """
+        """Return a caller's text, all fields in one. `InvalidRecords` says `where`, and quotes nothing."""
         if self.text_fields:
             text = _of_fields(given, self.layout)
             if text is None:
@@ -176,11 +155,7 @@ class PromptFormat:
         return given
 
     def pair(self, one: Demonstration) -> tuple[str, str]:
-        """Return a demonstration's text as in `written`, and the word for its label.
-
-        Raises:
-            InvalidTask: its label is unknown, or it has other fields.
-        """
+        """Return a demonstration's text as in `written`, and its label's word; else `InvalidTask`."""
         if self.text_fields and self.layout.divided(one.text) is None:
             raise InvalidTask(f"a demonstration's text does not have the fields {self.layout.named}")
         try:

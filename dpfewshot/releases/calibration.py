@@ -34,7 +34,6 @@ from dpfewshot.planning.planner import SMALLEST_EPSILON
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
-from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
@@ -127,9 +126,15 @@ def release_calibration(
         mean.cost if random_source is None else None,
         uses=1,
         noise_multiplier=mean.noise_multiplier,
-        details=mean.details,
+        details={
+            "mechanism": "calibration",
+            "noise_multiplier": mean.noise_multiplier,
+            "sampling_rate": str(mean.sampling_rate),
+            "steps": 1,
+        },
     ) as reservation:
-        drawn = _drawn(payment.units, mean.sampling_rate, random_source)
+        sampler = PoissonSampler(mean.sampling_rate, 1, 1, random_source)
+        drawn = payment.units.take([one for (one,) in sampler.draw(payment.units.sizes)])  # private
         with scoring_progress(1, on_progress) as advance:
             rows = scorer.probabilities(drawn)
             advance()
@@ -179,12 +184,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """The mean of clipped, centred log-probabilities with one exact Gaussian.
+    """The mean of clipped, centred log-probabilities of K `labels` with one exact Gaussian.
 
     Attributes:
         sampling_rate: q in (0, 1], exact: the probability that a unit is in the sum.
         noise_multiplier: σ, in norms R.
-        labels: K.
         cost: the certified (ε, δ), with its event.
     """
 
@@ -195,11 +199,7 @@ class NoisyMean:
 
     @classmethod
     def of_budget(cls, budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:
-        """The least certified noise for a budget.
-
-        Raises:
-            InvalidPlan: the budget is too small for any noise.
-        """
+        """The least certified noise for a budget; `InvalidPlan` if the budget is too small for any."""
         limit = Amount.of_budget(budget)
         if budget.epsilon < SMALLEST_EPSILON or limit.delta < 1:
             raise InvalidPlan(
@@ -220,16 +220,6 @@ class NoisyMean:
         return 2 * math.sqrt(self.labels)
 
     @property
-    def details(self) -> dict[str, str | int | float]:
-        """The public numbers that an account's history keeps of the release."""
-        return {
-            "mechanism": "calibration",
-            "noise_multiplier": self.noise_multiplier,
-            "sampling_rate": str(self.sampling_rate),
-            "steps": 1,
-        }
-
-    @property
     def scale(self) -> int:
         """The noise's standard deviation, in grid steps."""
         return noise_scale(self.noise_multiplier, 1, GRID)
@@ -237,8 +227,7 @@ class NoisyMean:
     def nats(self, units: Fraction) -> float:
         """What a grid step of the sum is on the mean, in nats.
 
-        Args:
-            units: the expected sum of all weights before sampling, a public constant.
+        `units` is the expected sum of all weights before sampling, a public constant.
         """
         return self.clip / GRID / float(self.sampling_rate * units)
 
@@ -257,7 +246,7 @@ class NoisyMean:
                 an answer. Private.
             units: as in `nats`.
             permit: for σ.
-            random_source: for tests alone; None is the operating system's generator.
+            random_source: for tests alone.
             weights: of these records, 0..1, shape (units,), private; None weighs all 1.
 
         Raises:
@@ -293,11 +282,3 @@ def integers_of(
     integers: NDArray[np.int64] = np.trunc(centred * steps).astype(np.int64)
     integers[(integers**2).sum(axis=1) > GRID**2] = 0
     return integers
-
-
-def _drawn(
-    members: UnitSequence, sampling_rate: Fraction, random_source: RandomSource | None
-) -> list[Record | None]:
-    """One record of each unit of a Poisson draw; None for one that cannot be read. Private."""
-    drawn = PoissonSampler(sampling_rate, 1, 1, random_source).draw(members.sizes)
-    return members.take([one for (one,) in drawn])

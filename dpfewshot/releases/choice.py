@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidTask
@@ -55,8 +55,7 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
     """Return candidates, of which a plain sequence of demonstrations is one.
 
     Raises:
-        InvalidPlan: there are none or too many, one is something else, its wording has other labels than
-            the task, or it has a calibration and the task's labels are free.
+        InvalidPlan: there are none or too many, or one cannot be a prompt of this task.
     """
     if not isinstance(candidates, Iterable):
         raise InvalidPlan(f"candidates must be a list of prompts, not {type(candidates).__name__}")
@@ -134,7 +133,7 @@ class Choice:
         baseline: without demonstrations, on the same units as `accuracy`.
         balanced: whether both are balanced accuracies: every label counts alike.
         spent: (ε, 0) of the choice; None if not certified.
-        total: what its account has spent in all, after the choice; None without `ledger=`.
+        total: what its account has spent in all, after the choice; None without `account=`.
         relation: the neighbouring relation, "add-remove" or "zero-out".
         certified: whether (ε, δ) holds. False for seeded runs.
         proxy: whether other models scored than the one that will use the demonstrations.
@@ -154,10 +153,7 @@ class Choice:
     @property
     def demonstrations(self) -> Demonstrations:
         """The chosen demonstrations, in prompt order."""
-        return Demonstrations(
-            self.candidate.demonstrations,
-            plan_spend=getattr(self.candidate.demonstrations, "plan_spend", None),
-        )
+        return cast("Demonstrations", self.candidate.demonstrations)  # `Candidate` made it one
 
     @property
     def statement(self) -> str:
@@ -234,13 +230,12 @@ class Choice:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """Read what `as_dict` returned.
-
-        Raises:
-            InvalidPlan: it is something else; names the member.
-        """
+        """Read what `as_dict` returned, or raise `InvalidPlan`, which names the member."""
         where = "the choice"
         told = document.check(where, told, _MEMBERS)
+        total, of_total = told["total"], "the choice's 'total'"
+        if total is not None:
+            total = document.check(of_total, total, document.SPEND)
         if told["index"] < 0:
             raise InvalidPlan("the choice has an 'index' below 0")
         return cls(
@@ -251,15 +246,10 @@ class Choice:
             spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
             certified=told["certified"],
-            total=None if told["total"] is None else _total(told["total"]),
+            total=None if total is None else document.spend(of_total, total, certified=True),
             balanced=told["balanced"],
             proxy=told["proxy"],
         )
-
-
-def _total(told: object) -> PrivacySpend | None:
-    where = "the choice's 'total'"
-    return document.spend(where, document.check(where, told, document.SPEND), certified=True)
 
 
 def _candidate(told: Mapping[str, Any]) -> Candidate:

@@ -191,7 +191,10 @@ def choose(
             with scoring_progress(steps, on_progress) as advance:
                 chosen_by = [chooses.outcomes(one.scorers, advance) for one in listed]
                 measured = {one: measures.outcomes(one.scorers, advance) for one in prompts}
-            sums = [chooses.score(each, likelihood=score == LIKELIHOOD) for each in chosen_by]
+            sums = [
+                scores_of(each, chooses.weights, chooses.sizes, likelihood=score == LIKELIHOOD)
+                for each in chosen_by
+            ]
             return np.array(sums, dtype=np.int64), measured
 
         scores, measured = scored(parts[0], tried, 1)  # a model that fails here has cost nothing
@@ -204,7 +207,9 @@ def choose(
             for scorer in listed[0].scorers:
                 scorer.check_backend()
             winners.append(listed[select(scores, permit, random_source)])
-        cells = measures.cells([measured[one] for one in dict.fromkeys((winners[-1], plain))])
+        cells = cells_of(
+            [measured[one] for one in dict.fromkeys((winners[-1], plain))], measures.weights, measures.sizes
+        )
         accuracies = _accuracies(cells, mechanism.rate, permit, random_source)
     return Choice(
         index=tried.index(winners[-1]),
@@ -331,10 +336,8 @@ class _Prompt:
 class _Part:
     """The units of one part of the sample. Private.
 
-    Attributes:
-        records: unit by unit; None for one that cannot be read, which stays in its unit's size.
-        sizes: the number of records of each unit.
-        weights: of each record's label, in grid steps.
+    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size. Weights are
+    those of each record's label, in grid steps.
     """
 
     records: Sequence[Record | None] = field(repr=False)
@@ -358,24 +361,10 @@ class _Part:
         right, likelihood = zip(*columns, strict=True)
         return Outcomes(np.column_stack(right), np.column_stack(likelihood))
 
-    def score(self, outcomes: Outcomes, *, likelihood: bool) -> int:
-        """See `scores_of`."""
-        return scores_of(outcomes, self.weights, self.sizes, likelihood=likelihood)
-
-    def cells(self, columns: Sequence[Outcomes]) -> Integers:
-        """See `cells_of`."""
-        return cells_of(columns, self.weights, self.sizes)
-
 
 @dataclass(frozen=True)
 class _Mechanism:
-    """The public numbers of a choice.
-
-    Args:
-        epsilon: of the release.
-        scored_units: wanted on average.
-        population: the expected number of units to sample from, a public constant.
-    """
+    """The public numbers of a choice; `population` is the expected number of units to sample from."""
 
     epsilon: float
     scored_units: int

@@ -80,11 +80,7 @@ class Payment:
     ) -> Iterator[Reservation]:
         """Reserve a release. Unless it draws, everything goes back to the account at the end.
 
-        Args:
-            cost: the certified (ε, δ) of the release; None without an account.
-            uses: how often the draw's permit may be used.
-            noise_multiplier: that the permit is for.
-            details: public facts for the account's history.
+        `cost` is certified; None without an account. The arguments are those of `Terms`.
 
         Raises:
             BudgetExceeded: the account does not allow it; nothing may be computed from the records.
@@ -112,7 +108,7 @@ def open_payment(
     budget: PrivacyBudget | None,
     account: Account | None = None,
     population: Population = None,
-    holdout: float | None = None,
+    holdout: float = 0.0,
 ) -> Payment:
     """Open the account that pays for a release, and find the units that the release reads.
 
@@ -122,8 +118,7 @@ def open_payment(
         budget: (ε, δ) of the release; None for a release without a guarantee, which has no account.
         account: as in `Synthesizer`.
         population: as in `Synthesizer`; a mapping counts the units of every label of the task.
-        holdout: f, as it was given to `Synthesizer`: only the units that it keeps for choosing are read. None
-            or 0: all units are.
+        holdout: f, as it was given to `Synthesizer`: only the units kept for choosing are read; 0: all.
 
     Raises:
         InvalidPlan: `holdout` is outside its range, the population is not one of the task
@@ -134,7 +129,7 @@ def open_payment(
     check_population(population, task.labels)
     check_fields(task, records)
     check_record_labels(task, records)
-    division, relation = Holdout(0.0 if holdout is None else holdout), relation_of(POISSON, population)
+    division, relation = Holdout(holdout), relation_of(POISSON, population)
     unit = unit_of(records)
     paying = account_of_run(account, budget, relation=relation, unit=unit)
     members, public = units(records), public_units(population, records)

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tqdm import tqdm
 
 from dpfewshot.account.permit import Permit
@@ -40,7 +41,6 @@ _BATCH: Final = 30
 """Prompts of a block: two groups of parallel streams."""
 
 _PUBLIC_TEXT: Final = "a public text"
-
 Progress = Callable[[int, int], object]
 """Called with the number of public steps that are done, and of all steps. A release is charged after them."""
 
@@ -65,12 +65,10 @@ def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Calla
 
 
 class Scorer(ABC):
-    """Labels private records with one prompt.
+    """Labels private records with one prompt of released demonstrations.
 
     Args:
-        task: a task, or the prompt's wording.
         backend: a trusted model that states batch invariance.
-        demonstrations: released demonstrations in prompt order.
         record_token_cap: the most tokens of a record's text. The rest is dropped, text by text; no character
             is cut.
 
@@ -96,9 +94,8 @@ class Scorer(ABC):
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """Return what the model makes of each record's label. None, which cannot be read, has no answer.
 
-        Returns:
-            Two arrays of shape (records,): 1 if the label is right, 0 if not, -1 without an answer; and the
-            label's probability, 0..1, and 0 without an answer.
+        Two arrays of shape (records,): 1 if the label is right, 0 if not, -1 without an answer; and the
+        label's probability, 0..1, and 0 without an answer.
 
         Raises:
             BackendError: the model or its server failed, for a cause that is not one record.
@@ -172,11 +169,7 @@ def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
 
 
 class LabelScorer(Scorer):
-    """Gives private texts the probability of each label, as `icl.Classifier` does, whose arguments it takes.
-
-    Attributes:
-        labels: in the task's order.
-    """
+    """Gives private texts the probability of each label, as `icl.Classifier` does, with its arguments."""
 
     def __init__(
         self,
@@ -259,8 +252,5 @@ class ExtractionScorer(Scorer):
 
 def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return probabilities, shape (texts, labels); zeros where no label has one, or one is NaN."""
-    answered = np.isfinite(logprobs.max(axis=1))
-    weights = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
-    rows: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    rows[~answered] = 0.0
-    return rows
+    answered = np.isfinite(logprobs.max(axis=1, keepdims=True))
+    return np.where(answered, softmax(logprobs, axis=1), 0.0)

@@ -63,7 +63,7 @@ def scores_of(outcomes: Outcomes, weights: Integers, sizes: Sequence[int], *, li
     """Sum a candidate's scores over the units: one unit moves the sum by 0 to GRID.
 
     Args:
-        outcomes: of each unit's records, unit by unit.
+        outcomes: of the records, unit by unit.
         weights: of each record's label, 0..GRID, shape (records,).
         sizes: the number of records of each unit, at least 1.
         likelihood: whether the score is the probability of the label, and not right or wrong.
@@ -111,12 +111,9 @@ _NO_AMPLIFICATION: Final = 32
 
 @dataclass(frozen=True)
 class Selection:
-    """Releases the candidate with the largest noisy sum of scores, by permute-and-flip.
+    """Releases the candidate with the largest noisy sum of scores, by permute-and-flip at the exact ε `rate`.
 
     Scores rise or fall together when one unit is added or removed, so no factor 2 is needed.
-
-    Args:
-        rate: ε of the release, exact.
     """
 
     rate: Fraction
@@ -124,10 +121,7 @@ class Selection:
     def choose(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
         """Return the index of the chosen candidate.
 
-        Args:
-            scores: the candidates' sums in steps of 1/GRID, int64, which one unit moves by 0 to GRID.
-            permit: of the charge, for the noise scale 1/ε.
-            random_source: for tests alone; None is the operating system's generator.
+        `scores` are the candidates' sums in steps of 1/GRID, int64, which one unit moves by 0 to GRID.
         """
         permit.use(scale_of(self.rate))
         return int(_core.permute_and_flip(scores, *(self.rate / GRID).as_integer_ratio(), random_source))
@@ -137,8 +131,7 @@ class Selection:
 class Measurement:
     """Releases counts of units, of which one unit moves all by 1 together: the discrete Laplace mechanism.
 
-    Args:
-        rate: ε of the release, exact.
+    `rate` is the exact ε.
     """
 
     rate: Fraction
@@ -148,10 +141,7 @@ class Measurement:
     ) -> NDArray[np.float64]:
         """Return the noisy counts, in units.
 
-        Args:
-            cells: sums in steps of 1/GRID, of any shape; one unit moves them by at most GRID in all.
-            permit: of the charge, for the noise scale 1/ε.
-            random_source: for tests alone; None is the operating system's generator.
+        `cells` are sums in steps of 1/GRID, of any shape; one unit moves them by at most GRID in all.
         """
         permit.use(scale_of(self.rate))
         rate = (self.rate / GRID).as_integer_ratio()
@@ -165,13 +155,7 @@ def scale_of(rate: Fraction) -> float:
 
 
 def sampled_cost(cost: Amount, sampling_rate: Fraction, rate: Fraction) -> Amount:
-    """A cost (ε, 0) with its event: randomised response at ε₀ from a sample dominates the release.
-
-    Args:
-        cost: of the release.
-        sampling_rate: q in (0, 1].
-        rate: ε₀ of a release from the sample.
-    """
+    """A cost (ε, 0) with its event: randomised response at rate ε₀ from a sample dominates the release."""
     from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
 
     largest = rounded_up(rate)
@@ -184,10 +168,6 @@ def amplified(epsilon: Fraction, sampling_rate: Fraction) -> Fraction:
     """The largest ε₀ whose release from a Poisson sample is (ε, 0), rounded down to a float.
 
     log(1 + q(exp(ε₀) - 1)) ≤ ε, decided with integer enclosures of exp(-ε₀) and exp(-ε).
-
-    Args:
-        epsilon: ε > 0 of the release.
-        sampling_rate: q in (0, 1]: each unit is sampled with this probability, by itself.
     """
     if sampling_rate == 1 or epsilon >= _NO_AMPLIFICATION:
         return epsilon
@@ -256,12 +236,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a count of right or of wrong.
-
-    Attributes:
-        scale: of each Laplace variable, in units: 1/ε of the release.
-        terms: how many independent ones the count sums.
-    """
+    """The noise of a count of right or wrong: a sum of `terms` Laplace variables of this scale, in units."""
 
     scale: float
     terms: int
@@ -279,16 +254,10 @@ class Noise:
 
 
 def estimate(right: float, wrong: float, noise: Noise) -> Estimate:
-    """Estimate an accuracy from noisy counts.
+    """Estimate an accuracy from the noisy weights of right and of wrong answers, which may be negative.
 
-    Args:
-        right: the noisy weight of right answers, in units; it may be negative.
-        wrong: that of wrong answers.
-        noise: of both.
-
-    Returns:
-        The accuracy right/(right + wrong), clipped to [0, 1], with its 95 % interval; ½ in [0, 1] if no unit
-        is seen above the noise.
+    It is right/(right + wrong), clipped to [0, 1], with its 95 % interval; ½ in [0, 1] if no unit is seen
+    above the noise.
     """
     if right + wrong <= 0:
         return Estimate(0.5, 0.0, 1.0)

@@ -96,13 +96,7 @@ class Drawing:
     """
 
     def __init__(
-        self,
-        name: str,
-        title: str,
-        description: str,
-        *,
-        width: int = WIDTH,
-        height: int = HEIGHT,
+        self, name: str, title: str, description: str, *, width: int = WIDTH, height: int = HEIGHT
     ) -> None:
         ids = f"{name}-title", f"{name}-description"
         attributes = {"id": name, "viewBox": f"0 0 {width} {height}", "role": "img", "class": "chart"}

@@ -71,11 +71,7 @@ def read_choice(path: File) -> Choice:
 
 
 def read_findings(path: File) -> list[AuditFinding]:
-    """Read what `dpfewshot audit --json` prints. A finding that does not say so is confidential.
-
-    Raises:
-        InvalidReport: the file cannot be read, or a finding is malformed.
-    """
+    """Read what `dpfewshot audit --json` prints. A finding that does not say so is confidential."""
     document = _json(path, "audit")
     try:
         findings = [AuditFinding.from_dict({"confidential": True, **each}) for each in document["findings"]]

@@ -15,10 +15,12 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
+from dpfewshot.audit import AuditFinding, Figure
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.report.charts import (
     MOST_POINTS,
+    Drawing,
     Swatch,
     accuracy_chart,
     attack_chart,
@@ -49,12 +51,7 @@ _DETAILS: Final = 20_000
 
 
 def page(contents: Contents, *, title: str, made: date) -> str:
-    """Render the report as HTML.
-
-    Args:
-        contents: the selected contents.
-        title: the heading.
-        made: the date to print; the page states no time.
+    """Render the report as HTML, with a title and the date on which it was made.
 
     Raises:
         MissingExtra: Jinja2 is not installed.
@@ -136,21 +133,14 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
 
 
 def _charts(contents: Contents) -> dict[str, object]:
+    def intervals(number: int, finding: AuditFinding) -> list[tuple[Figure, Drawing]]:
+        shown = enumerate(finding.figures[:_ROWS], start=1)
+        return [(figure, interval_chart(figure, f"finding-{number}-{place}")) for place, figure in shown]
+
+    panels, findings = enumerate(contents.panels, start=1), enumerate(contents.findings, start=1)
     charts: dict[str, object] = {
-        "accuracy_charts": [
-            (panel, accuracy_chart(panel, f"accuracy-{number}"))
-            for number, panel in enumerate(contents.panels, start=1)
-        ],
-        "findings": [
-            (
-                finding,
-                [
-                    (figure, interval_chart(figure, f"finding-{number}-{place}"))
-                    for place, figure in enumerate(finding.figures[:_ROWS], start=1)
-                ],
-            )
-            for number, finding in enumerate(contents.findings, start=1)
-        ],
+        "accuracy_charts": [(panel, accuracy_chart(panel, f"accuracy-{number}")) for number, panel in panels],
+        "findings": [(finding, intervals(number, finding)) for number, finding in findings],
     }
     if contents.promise is not None:
         charts["attack_chart"] = attack_chart(contents.promise)

@@ -35,13 +35,7 @@ OTHER_WORLD: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Promise:
-    """(ε, δ) of several releases together.
-
-    Attributes:
-        epsilon: ε ≥ 0, an upper bound.
-        delta: 0 ≤ δ ≤ 1, an upper bound.
-        covers: the covered releases, in words.
-    """
+    """(ε, δ) of several releases together: upper bounds, δ ≤ 1. `covers` says of which, in words."""
 
     epsilon: float
     delta: float

@@ -125,11 +125,7 @@ class Spending:
 
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
-    """Return an account's spending; with its cancelled plans if `confidential`.
-
-    Raises:
-        LedgerError: the account contradicts its history.
-    """
+    """Return an account's spending, with cancelled plans if `confidential`; `LedgerError` if it is broken."""
     if not check(snapshot).ok:
         raise LedgerError(
             f"the account of {snapshot.account['dataset']!r} contradicts its history and cannot be reported: "

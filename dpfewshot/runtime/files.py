@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dpfewshot.errors import DPFewShotError
 
 
 def write_whole(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
-    """Create or replace a file with this text, as UTF-8.
+    """Create or replace a file with this text, as UTF-8. Its folder must exist.
 
     The text goes to a temporary file in the same folder, reaches the disk, and takes the file's name. A
-    symbolic link stays, and its target is replaced. A device or a pipe is written to directly.
-
-    Args:
-        path: the file. Its folder must exist.
-        text: the whole content.
-        mode: permissions of a new file, before the umask; a file that exists keeps its own.
+    symbolic link stays, and its target is replaced. A device or a pipe is written to directly. A new file has
+    these permissions, before the umask.
 
     Raises:
         OSError: the file cannot be written. It names `path`, whose content is unchanged.
@@ -50,6 +48,16 @@ def read_text(path: str | os.PathLike[str], error: type[DPFewShotError]) -> str:
         raise error(f"{path}: cannot be read: {reason.strerror}") from None
     except UnicodeDecodeError:
         raise error(f"{path}: is not UTF-8; convert the file") from None
+
+
+def toml_tables(text: str, path: str | os.PathLike[str], error: type[DPFewShotError]) -> dict[str, Any]:
+    """The tables of a text in TOML; `error` names the file that it is not of."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as reason:
+        # Only the position: somebody may name a private file, whose text must not be quoted.
+        place = re.search(r" \(at [a-z0-9, ]+\)$", str(reason))
+        raise error(f"{path}: is not TOML{place.group() if place else ''}") from None
 
 
 @contextmanager

@@ -76,11 +76,8 @@ class TextLayout:
     def values(self, text: str, longest: int | None = None) -> tuple[str, ...]:
         """Each field's value as a prompt shows it.
 
-        A text that is not of these fields is the value of the first; the others are empty.
-
-        Args:
-            text: of one field, or made by `text`.
-            longest: the most characters of a value; None for no limit.
+        A text that is neither of one field nor made by `text` is the value of the first field; the others are
+        empty. A value has `longest` characters at most; None is no limit.
         """
         found = self.divided(text) if len(self.fields) > 1 else None
         whole = found or (text, *("" for _ in self.fields[1:]))

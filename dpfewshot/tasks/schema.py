@@ -79,9 +79,7 @@ def checked(schema: object) -> str:
     """A schema as a task keeps it: JSON, or a regular expression; "" for none.
 
     A mapping is a JSON schema, and so is a string that begins with a brace, which no regular expression does.
-
-    Raises:
-        InvalidTask: it cannot be used.
+    Refuses with `InvalidTask` what cannot be used.
     """
     if schema == "":
         return ""
@@ -94,11 +92,7 @@ def checked(schema: object) -> str:
 
 @lru_cache(maxsize=8)
 def automaton(schema: str) -> Automaton:
-    """The automaton of a schema that a task keeps.
-
-    Raises:
-        InvalidTask: it cannot be used.
-    """
+    """The automaton of a schema that a task keeps; `InvalidTask` if it cannot be used."""
     try:
         if schema.startswith("{"):
             return automaton_of(regular_expression(json.loads(schema)))
@@ -139,8 +133,7 @@ def _once(members: list[tuple[str, object]]) -> dict[str, object]:
 def regular_expression(schema: object) -> str:
     """The regular expression whose matches are JSON texts that are valid under a schema from `json.loads`.
 
-    Raises:
-        InvalidTask: says where the schema is wrong, or has a keyword that is not supported.
+    `InvalidTask` says where the schema is wrong, or has a keyword that is not supported.
     """
     return _Translation(schema).of(schema, "", ())
 
@@ -189,7 +182,10 @@ class _Translation:
             raise _wrong(
                 place, f"has the keyword {unknown[0]!r}, which is not supported for {' and '.join(types)}"
             )
-        return _either(getattr(self, f"_{each}")(schema, place, within) for each in types)
+        constants = {"boolean": "(?:true|false)", "null": "null"}
+        return _either(
+            constants.get(each) or getattr(self, f"_{each}")(schema, place, within) for each in types
+        )
 
     def _string(self, schema: Mapping[str, Any], place: str, _within: tuple[str, ...]) -> str:
         if len(schema.keys() & {"pattern", "format"}) + bool(schema.keys() & {"minLength", "maxLength"}) > 1:
@@ -214,12 +210,6 @@ class _Translation:
         if least < most and most > 0:
             parts.append(f"{whole_numbers(max(least, 0), most - ('maximum' in schema))}{_FRACTION}")
         return _either(parts)
-
-    def _boolean(self, _schema: object, _place: str, _within: tuple[str, ...]) -> str:
-        return "(?:true|false)"
-
-    def _null(self, _schema: object, _place: str, _within: tuple[str, ...]) -> str:
-        return "null"
 
     def _object(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
         members, required = schema.get("properties", {}), schema.get("required", [])

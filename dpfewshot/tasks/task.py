@@ -16,15 +16,12 @@ tasks have the wording of Tang et al. (ICLR 2024).
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpfewshot.errors import InvalidTask
-from dpfewshot.runtime.files import read_text
+from dpfewshot.runtime.files import read_text, toml_tables
 from dpfewshot.tasks.layout import TextLayout
 
 if TYPE_CHECKING:
@@ -82,18 +79,15 @@ class Task:
         for name in ("multiline", "chat"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidTask(f"the task's {name} must be true or false")
-        self._check_repetition()
-        self._check_schema()
-        if self.labels is not None:
-            object.__setattr__(
-                self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
-            )
-
-    def _check_repetition(self) -> None:
         size: object = self.no_repeat_ngram_size
         if type(size) is not int or size < 0 or size == 1:
             raise InvalidTask(
                 "the task's no_repeat_ngram_size must be a whole number from 2, or 0 for no rule"
+            )
+        self._check_schema()
+        if self.labels is not None:
+            object.__setattr__(
+                self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
             )
 
     def _check_schema(self) -> None:
@@ -115,7 +109,7 @@ class Task:
         Raises:
             InvalidTask: names the file, which is missing, is not TOML, or does not describe a task.
         """
-        settings = _read_toml(Path(path))
+        settings = toml_tables(read_text(path, InvalidTask), path, InvalidTask)
         known = {field.name for field in fields(cls)}
         required = [field.name for field in fields(cls) if field.default is MISSING]
         if "text_fields" not in settings:
@@ -132,12 +126,9 @@ class Task:
             raise InvalidTask(f"{path}: {error}") from None
 
     def check_label(self, label: str) -> None:
-        """Refuse a label that the task does not have, or a blank one if labels are free.
+        """Refuse with `InvalidTask` a label that the task does not have, or a blank one if labels are free.
 
         The message names the task's labels and never the refused one, which may be a record's.
-
-        Raises:
-            InvalidTask: the task does not have the label.
         """
         if self.labels is None:
             if not label.strip():
@@ -212,16 +203,6 @@ def _checked_lines(values: object, what: str, if_empty: str) -> tuple[str, ...]:
         if value in values[: number - 1]:
             raise InvalidTask(f"the task's {what} {value!r} is repeated")
     return tuple(values)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    text = read_text(path, InvalidTask)
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # Only the position: the path may be that of a private file, whose text must not be quoted.
-        place = re.search(r" \(at [a-z0-9, ]+\)$", str(error))
-        raise InvalidTask(f"{path}: is not TOML{place.group() if place else ''}") from None
 
 
 def by_name(name: str) -> Task:

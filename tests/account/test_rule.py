@@ -25,11 +25,11 @@ from dpfewshot.accounting import (
     ZeroConcentrated,
     epsilon,
 )
-from dpfewshot.accounting.cross_check import cross_check
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
+from tests.support.another_accountant import cross_check
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 LIMIT = Amount.of_budget(BUDGET)

@@ -34,11 +34,10 @@ from dpfewshot.accounting import (
     epsilon,
     grid,
 )
-from dpfewshot.accounting.cross_check import require
 from dpfewshot.accounting.curves import DominatingPair
 from dpfewshot.accounting.grid import GridLoss
 from dpfewshot.accounting.pairs import dominating_pairs
-from dpfewshot.errors import AccountingError, MissingExtra
+from dpfewshot.errors import AccountingError
 
 ROUNDING = 5e-5  # the figures have four digits
 LOOSEST = 1.005
@@ -217,14 +216,6 @@ BRACKETS = [
 ]
 
 
-@pytest.fixture
-def dp_accounting_is_there() -> None:
-    try:
-        require()
-    except MissingExtra:
-        pytest.skip("the extra `accountants` is not installed")
-
-
 def plans(count: int, seed: int) -> Iterator[Plan]:
     """Log-uniform q, σ, T and δ."""
     source = random.Random(seed)
@@ -253,7 +244,6 @@ def dp_accounting(plan: Plan, near: float, *, pessimistic: bool) -> float:
         return float(loss.self_compose(steps).get_epsilon_for_delta(delta))
 
 
-@pytest.mark.usefixtures("dp_accounting_is_there")
 @pytest.mark.parametrize(
     "plan", list(plans(COUNT, seed=7)), ids=lambda p: "q={:.2g} s={:.2g} T={} d={:.1g}".format(*p)
 )
@@ -276,7 +266,6 @@ def test_our_bounds_lie_in_the_brackets_of_prv_accountant(plan: Plan, bracket: t
     assert found.lower <= bracket[1] + PRINTED
 
 
-@pytest.mark.usefixtures("dp_accounting_is_there")
 @pytest.mark.parametrize("plan", [(0.1, 0.95, 15, 1e-3), (0.03, 0.6, 80, 3e-4), (0.5, 4.0, 60, 1e-6)])
 def test_the_comparison_catches_one_step_in_ten_that_is_forgotten(plan: Plan) -> None:
     q, sigma, steps, delta = plan

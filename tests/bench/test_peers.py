@@ -2,9 +2,10 @@
 
 import pytest
 
+from bench.pages import difference
 from bench.peers import __main__ as measured
 from bench.peers import page
-from dpfewshot.evaluation import Cell, difference
+from dpfewshot.evaluation import Cell
 
 
 def turns(peer, seconds, turns="servers") -> list[page.Line]:

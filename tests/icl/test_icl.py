@@ -56,8 +56,8 @@ def test_p_cf_is_the_mean_over_three_texts_that_say_nothing() -> None:
     p_cf = np.array([2 * 0.875 + 0.125, 2 * 0.125 + 0.875]) / 3  # each normalised over the labels first
     ratios = np.array([0.8, 0.05]) / p_cf
     assert found == pytest.approx(ratios / ratios.sum(), rel=1e-6)
-    assert classifier.content_free == pytest.approx(p_cf, rel=1e-6)
-    assert (biased().content_free == 1).all()
+    assert np.exp(classifier.bias) == pytest.approx(p_cf, rel=1e-6)
+    assert (biased().bias == 0).all()
 
 
 def test_the_prompt_is_the_one_that_to_prompt_writes_and_only_label_tokens_are_asked_for() -> None:

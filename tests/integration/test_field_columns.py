@@ -11,6 +11,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidRecords
+from dpfewshot.values import columns_of
 from tests.support.commands import Run
 from tests.support.fields import COLUMNS, TOML, records, rows
 
@@ -125,7 +126,7 @@ def test_nested_values_are_read_by_their_paths(kind: str, read: Any, tmp_path: P
     found = read(path, text=COLUMNS)
     assert list(found) == records(4)
     assert found[0].text == "Subject: Order 0\n\nBody: Hello,\nwhere is order 0?\nBody: no\nBye"
-    assert json.loads(found.text) == COLUMNS
+    assert json.loads(columns_of(found).text) == COLUMNS
 
 
 def test_a_column_of_that_name_comes_before_a_path() -> None:

@@ -146,7 +146,7 @@ def test_generating_and_choosing_cost_the_greater(make_account: MakeAccount, tas
     ("account_words", "generating", "other"),
     [
         ({}, {}, {"holdout": 0.25}),
-        ({}, {}, {"holdout": None}),
+        ({}, {}, {"holdout": 0.0}),
         ({}, {}, {"task": FREE}),
         ({}, {"holdout": 0.0}, {}),
         ({"parallel": False}, {}, {}),
@@ -192,7 +192,7 @@ def test_another_text_column_is_another_division(filtered: bool) -> None:
 
 
 def test_without_a_holdout_a_release_reads_and_charges_everybody() -> None:
-    one = payment(None, holdout=None, population={"refund": 210, "delivery": 190})
+    one = payment(None, holdout=0.0, population={"refund": 210, "delivery": 190})
     assert len(one.units) == one.population == 400
     assert (one.relation, one.scope) == ("add-remove", None)
     assert payment(None, population=1_000).population == 200

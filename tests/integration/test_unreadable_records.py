@@ -263,7 +263,7 @@ class Here:
         return choice.index, round(choice.accuracy.value, 2), choice.spent, choice.certified
 
     def calibrated(self, **options: Any) -> object:
-        options = {"holdout": None, "population": POPULATION, "budget": BUDGET} | self.paid | options
+        options = {"holdout": 0.0, "population": POPULATION, "budget": BUDGET} | self.paid | options
         found = dpf.release_calibration(TASK, self.records, Model(), prompt_format=words(), **options)
         return replace(found, bias=())
 

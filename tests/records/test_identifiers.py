@@ -99,7 +99,8 @@ def test_labels_units_and_columns_stay() -> None:
     hidden = dpf.mask_identifiers(records)
     assert records[0].text == mail
     assert (hidden[0].text, hidden[0].label, hidden[0].unit) == ("<EMAIL_ADDRESS>", mail, mail)
-    assert (hidden.text, hidden.label, hidden.unit) == ("body", "topic", "who")
+    named = columns_of(hidden)
+    assert (named.text, named.label, named.unit) == ("body", "topic", "who")
     assert dpf.as_records(hidden)[0] == hidden[0]
     with pytest.raises(dpf.InvalidRecords, match="masked"):
         columns_of([*records, *hidden])

@@ -52,7 +52,7 @@ def released(records: Any = None, backend: Any = None, demonstrations: Any = (RO
 
 
 def test_a_classifier_divides_by_the_released_bias() -> None:
-    found = released(holdout=None, scored_units=3_000)
+    found = released(holdout=0.0, scored_units=3_000)
     assert (found.certified, found.relation, found.parallel) == (True, "zero-out", False)
     assert 0.9 < found.spent.epsilon <= 1.0
     assert found.spent.delta == 1e-6
@@ -185,7 +185,7 @@ def bias_of(found: Any, label: str) -> float:
 
 def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
     """Most records are roses. Their weight makes up for it: the bias is that of equally many of each."""
-    whole = {"holdout": None, "scored_units": 3_000, "budget": dpf.PrivacyBudget(8.0, 1e-6)}
+    whole = {"holdout": 0.0, "scored_units": 3_000, "budget": dpf.PrivacyBudget(8.0, 1e-6)}
     numbers = {"red": 1800, "blue": 600, "light blue": 600}
     equal = bias_of(released(**whole), "red")
     alike = released(SKEWED, population=3_000, **whole)
@@ -203,7 +203,7 @@ def test_frequent_labels_weigh_less_where_their_numbers_are_public() -> None:
 def test_units_are_read_at_the_rate_that_is_charged() -> None:
     backend = Colours()
     account = dpf.Account.in_memory(BUDGET)
-    released(backend=backend, account=account, holdout=None, scored_units=100)
+    released(backend=backend, account=account, holdout=0.0, scored_units=100)
     asked = sum(prompt.endswith(" sky\nColour:") for prompt in backend.prompts)
     assert stats.binom.cdf(asked, 1_000, 1 / 30) > 1e-9
     assert stats.binom.sf(asked, 1_000, 1 / 30) > 1e-9
@@ -235,7 +235,7 @@ def distance(first: list[dpf.Record], second: list[dpf.Record], population: Any)
             Mute(),
             budget=budget,
             population=population,
-            holdout=None,
+            holdout=0.0,
             random_source=random.Random(1).randbytes,
         )
         for records in (first, second)
@@ -274,11 +274,11 @@ def candidates_with(found: Any) -> list[dpf.Candidate]:
 
 def chosen(candidates: Any, **options: Any) -> dpf.Choice:
     budget = dpf.PrivacyBudget(2.0, 1e-6)
-    return dpf.choose(TASK, named(), Colours(), candidates, **({"budget": budget, "holdout": None} | options))
+    return dpf.choose(TASK, named(), Colours(), candidates, **({"budget": budget, "holdout": 0.0} | options))
 
 
 def test_a_released_calibration_is_chosen_and_kept() -> None:
-    found = released(holdout=None, scored_units=3_000)
+    found = released(holdout=0.0, scored_units=3_000)
     plain, calibrated = candidates_with(found)
     assert plain != calibrated
     assert calibrated.name == "1 demonstration, released calibration"
@@ -294,21 +294,21 @@ def test_a_released_calibration_is_chosen_and_kept() -> None:
 def test_a_total_covers_the_calibration_only_if_it_can() -> None:
     account = dpf.Account.in_memory(dpf.PrivacyBudget(8.0, 1e-5))
     dear, seeded = (
-        released(holdout=None, budget=dpf.PrivacyBudget(6.0, 1e-6), random_source=source)
+        released(holdout=0.0, budget=dpf.PrivacyBudget(6.0, 1e-6), random_source=source)
         for source in (None, random.Random(1).randbytes)
     )
     for found, says in ((dear, "ε = 2 for the choice"), (seeded, "no guarantee")):
         choice = chosen(candidates_with(found)[1:], account=account)
         assert not choice.covers_all  # another account paid for it, or none
         assert says in choice.statement
-    paid = released(holdout=None, account=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
+    paid = released(holdout=0.0, account=account, budget=dpf.PrivacyBudget(1.0, 1e-6))
     choice = chosen(candidates_with(paid)[1:], account=account)
     assert choice.covers_all
     assert "in all" in choice.statement
 
 
 def test_a_calibrated_prompt_without_demonstrations_is_not_the_baseline() -> None:
-    found = released(demonstrations=[], holdout=None, scored_units=3_000)
+    found = released(demonstrations=[], holdout=0.0, scored_units=3_000)
     bare = dpf.Candidate(format=COLOURS, calibration=found)
     choice = chosen([bare])
     assert choice.statement.startswith("with the released calibration ")

@@ -11,7 +11,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.releases.choosing import _Mechanism
-from dpfewshot.releases.selection import GRID, Outcomes
+from dpfewshot.releases.selection import GRID, Outcomes, scores_of
 from dpfewshot.values import PrivacySpend
 from tests.releases.test_choosing import BUDGET, HELPFUL, MISLEADING, Follower, private_records
 from tests.releases.test_scoring import TASK
@@ -78,7 +78,9 @@ def test_one_unit_moves_the_scores_of_one_round_alone() -> None:
             parts = _Mechanism(2.0, 60, Fraction(60)).sampled(
                 each_a_unit(each), {}, 3, random.Random(7).randbytes
             )
-            sums.append([part.score(right(part.records), likelihood=False) for part in parts])
+            sums.append(
+                [scores_of(right(part.records), part.weights, part.sizes, likelihood=False) for part in parts]
+            )
         differences = [before - after for before, after in zip(*sums, strict=True)]
         assert sorted(map(abs, differences)) in ([0, 0, 0], [0, 0, GRID])
         moved |= {part for part, difference in enumerate(differences) if difference}

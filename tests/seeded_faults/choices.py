@@ -82,8 +82,8 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "    rows[~answered] = 0.0\n",
-        "",
+        "np.where(answered, softmax(logprobs, axis=1), 0.0)",
+        "softmax(logprobs, axis=1)",
         "a record without an answer counts for nothing",
         "tests/releases/test_scoring.py",
     ),

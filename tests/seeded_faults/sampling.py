@@ -125,8 +125,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/calibration.py",
-        "return members.take([one for (one,) in drawn])",
-        "return [members[unit][record] or members[unit][record + 1] for ((unit, record),) in drawn]",
+        "drawn = payment.units.take([one for (one,) in sampler.draw(payment.units.sizes)])",
+        "drawn = [payment.units[unit][record] or payment.units[unit][record + 1] for ((unit, record),) in sampler.draw(payment.units.sizes)]",
         "a calibration reads no record in place of another",
         "tests/integration/test_unreadable_records.py",
     ),
@@ -251,8 +251,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/calibration.py",
-        "PoissonSampler(sampling_rate, 1, 1, random_source)",
-        "PoissonSampler(min(Fraction(1), 3 * sampling_rate), 1, 1, random_source)",
+        "PoissonSampler(mean.sampling_rate, 1, 1, random_source)",
+        "PoissonSampler(min(Fraction(1), 3 * mean.sampling_rate), 1, 1, random_source)",
         "a calibration draws units at the rate that it pays for",
         "tests/releases/test_calibration.py",
     ),

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.audit import canary_game
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
-from dpfewshot.audit.echo import EchoCanary
+from dpfewshot.audit.canaries import EchoCanary
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
 from tests.support.chats import Chat

@@ -1,53 +1,23 @@
-"""The same ε by dp-accounting, for comparison. Only our own figure is certified.
-
-dp-accounting's connect-the-dots estimate is pessimistic up to its own round-off. The optional extra
-`accountants` installs it.
-"""
+"""The same ε by dp-accounting, whose connect-the-dots estimate is pessimistic up to its own round-off."""
 
 from __future__ import annotations
 
 import functools
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from dpfewshot.accounting.curves import removed_response
 from dpfewshot.accounting.events import Event, PoissonGaussian, PoissonRandomizedResponse, flattened
-from dpfewshot.errors import MissingExtra
 
 _INTERVAL: Final = 1e-4  # dp-accounting's grid, in units of ε
 _INTERVALS: Final = 1e-5, 1e-3  # the finest and the coarsest grid
 
 
-def require() -> None:
-    """Refuse to start without dp-accounting.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    with _quiet():
-        try:
-            import dp_accounting  # noqa: F401 - only whether it is installed
-        except ImportError:
-            raise MissingExtra("the cross-check with another accountant", "accountants") from None
-
-
 def cross_check(event: Event, delta: float, certified: float) -> float | None:
-    """dp-accounting's pessimistic ε of `event`: None where it does not know the event.
-
-    Args:
-        event: one event or a Composition.
-        delta: δ in (0, 1).
-        certified: our own ε, which sets the precision asked of it.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    require()
+    """Its ε of `event`, None where it does not know it. `certified` is ours, which sets the precision."""
     losses, interval = [], min(max(_INTERVAL * certified, _INTERVALS[0]), _INTERVALS[1])
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):  # of its settings
         for each in flattened(event):
             if not isinstance(each, PoissonGaussian | PoissonRandomizedResponse):
                 return None
@@ -77,11 +47,3 @@ def _loss(event: PoissonGaussian | PoissonRandomizedResponse, interval: float) -
         value_discretization_interval=interval,
         symmetric=False,
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of their imports and settings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
