@@ -70,7 +70,6 @@ class BudgetLedger:
         """The account of a data set, of any relation and unit.
 
         Args:
-            dataset: its name.
             relation: of the run, for the command that the message suggests if there is no account.
             unit: of the run, likewise.
 
