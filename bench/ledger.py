@@ -28,7 +28,7 @@ from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts, columns, granted
-from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, as_json, chained, event_now
+from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, HistoryEvent, as_json, chained
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.account.sql import UNSEALED
 from dpfewshot.account.tables import accounts, entries, history
@@ -158,10 +158,10 @@ def fill(url: str, size: int) -> None:
         for entry in range(1, size + 1):
             for act in (RESERVE, CHARGE, SETTLE):
                 number += 1
-                event = event_now(
-                    act,
+                event = HistoryEvent(
+                    act=act,
                     entry=entry,
-                    amount=cost if act == RESERVE else None,
+                    **(cost._asdict() if act == RESERVE else {}),
                     details="{}" if act == CHARGE else as_json(granted(drawn)),
                 )
                 rows.append({"renyi": None, "account_id": 1, **chained(event, number, previous)})

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import PoissonSampler

@@ -19,10 +19,9 @@ from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.runner import OnDemonstration, release_all
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
-from dpfewshot.generation.telemetry import Observer, observers_of
+from dpfewshot.generation.telemetry import LogObserver, Observer, Observers
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
-from dpfewshot.generation.worker_backend import BackendFactory
-from dpfewshot.generation.workers import Workers
+from dpfewshot.generation.workers import BackendFactory, Workers
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.compare import Compared, compare
 from dpfewshot.planning.defaults import WorkLimit, decide
@@ -140,7 +139,8 @@ class Synthesizer:
         set_up = SetUp(
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
-        told = observers_of(decided.mechanism.name, relation, observers)
+        public = {"mechanism": decided.mechanism.name, "relation": relation}
+        told = Observers(public, [LogObserver(), *observers])
         identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
             **columns_of(records).identity(),

@@ -63,15 +63,7 @@ class Reserved(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An entry that a run resumes: what it was reserved for, and the lease from now on.
-
-    Attributes:
-        entry: its number.
-        scope: as it was reserved.
-        cost: as it was reserved.
-        details: as it was reserved.
-        lease: the new one.
-    """
+    """An entry that a run resumes: what it was reserved for, and the lease from now on."""
 
     entry: int
     scope: str | None
@@ -87,9 +79,6 @@ class Account:
     A `BudgetLedger` has durable ones, which threads, processes and forked children may use at the same time;
     `in_memory` makes one that ends with its process, for notebooks and for several releases that share it.
     Every method raises `LedgerError` if the store fails, and then nothing may be drawn.
-
-    Args:
-        store: keeps it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -125,7 +114,7 @@ class Account:
     @redacts_errors(LedgerError, f"the account ({VERIFY})")
     def __str__(self) -> str:
         standing = self._store.standing()
-        spent, left = standing.spent.as_spend(), standing.left.as_remainder()
+        spent, left = standing.spent.as_spend(), standing.left().as_remainder()
         return f"spent {in_words(spent)}; {in_words(left)} remain"
 
     # ---- what it is for
@@ -199,12 +188,12 @@ class Account:
     @property
     def remaining(self) -> PrivacySpend:
         """What a plan over the whole data set may still reserve."""
-        return self._store.standing().left.as_remainder()
+        return self._store.standing().left().as_remainder()
 
     @property
     def entries(self) -> int:
         """The number of entries that make up what is spent; cancelled ones do not count."""
-        return self._store.standing().entries
+        return self._store.standing().totals.count
 
     @property
     def partition(self) -> str | None:
@@ -225,7 +214,8 @@ class Account:
 
         Counted up to a million. `summary` has the number of each stratum.
         """
-        return self._store.standing().plans_left
+        standing = self._store.standing()
+        return standing.plans_left(standing.last[0]) if standing.last else None
 
     def summary(self) -> dict[str, object]:
         """Budget, spend, entries and strata at one moment, as `dpfewshot ledger show --json` prints them.
@@ -239,13 +229,13 @@ class Account:
             "dataset": self.dataset,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
-            "entries": standing.entries,
+            "entries": standing.totals.count,
             "strata": [
                 {
                     "scope": scope,
                     **asdict(amount.as_spend()),
-                    "remaining": asdict(standing.left_in(scope).as_remainder()),
-                    "plans_left": standing.plans_left_in(scope),
+                    "remaining": asdict(standing.left(scope).as_remainder()),
+                    "plans_left": standing.plans_left(scope),
                 }
                 for scope, amount in standing.spent_by_scope.items()
             ],
@@ -321,8 +311,6 @@ class Account:
         The first one is the entry's charge in the history: from then on nothing of its cost comes back.
 
         Args:
-            entry: its number.
-            lease: of the run.
             count: how many, at least 1.
             progress: of the run, as `Reservation` writes it. Public.
 
@@ -361,8 +349,6 @@ class Account:
         """Record that an entry released a demonstration; recorded when this returns.
 
         Args:
-            entry: its number.
-            lease: of the run.
             digest: `line_hash` of the demonstration.
             progress: of the run, with this demonstration. Nothing changes if the entry has it already, so a
                 call whose answer was lost may be repeated.
@@ -397,9 +383,6 @@ class Account:
         """Replace the leases of entries, all or none, so that only this run makes the draws that are left.
 
         An entry that is settled has no draw left and keeps its lease: it says what was released.
-
-        Args:
-            claims: the entries of one run.
 
         Returns:
             Each entry, and its draws.
@@ -526,8 +509,6 @@ def account_of_run(
     Args:
         account: the user's; None is one in memory with the run's budget.
         budget: of the run; None for a run without a guarantee, which has no account.
-        relation: the neighbouring relation of the run.
-        unit: the column that names whom a record belongs to.
 
     Raises:
         InvalidPlan: a run without a guarantee has an account, or `account` is none.

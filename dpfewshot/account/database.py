@@ -270,7 +270,6 @@ class Place:
 
     Attributes:
         url: where it is, with its password.
-        name: its name in messages.
         secrets: what no message may contain.
     """
 

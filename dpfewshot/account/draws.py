@@ -65,10 +65,6 @@ class DrawCounts:
     def held(self, entry: int, lease: str) -> DrawCounts:
         """These draws, if the lease is theirs.
 
-        Args:
-            entry: the reservation's number, for the message.
-            lease: of the run that asks.
-
         Raises:
             RunTakenOver: another run resumed the reservation.
         """
@@ -84,7 +80,6 @@ class DrawCounts:
 
         Args:
             count: how many, at least 1; fewer are taken if fewer are left.
-            progress: what is released by now.
 
         Raises:
             BudgetExceeded: no draw is left.
@@ -99,7 +94,6 @@ class DrawCounts:
         Args:
             count: how many, at least 0.
             granted: what the lease began with.
-            progress: what is released by now.
 
         Raises:
             LedgerError: more would be left than the lease began with.

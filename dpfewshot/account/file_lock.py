@@ -114,9 +114,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
     Threads take turns before they call this. A thread may begin a transaction within another.
 
     Args:
-        file: the database.
         seconds: how long to wait.
-        create: create an empty file if it does not exist.
 
     Raises:
         OSError: it cannot be opened.

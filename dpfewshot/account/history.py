@@ -15,7 +15,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata as installed
 from typing import Any, Final
@@ -72,59 +72,67 @@ MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL:
 """Events that change an entry's state: the state before and the state after."""
 
 
-@dataclass(frozen=True)
+def now() -> str:
+    """The time now, as rows keep it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@functools.cache
+def package_version() -> str:
+    """The version of dpfewshot."""
+    try:
+        return installed.version("dpfewshot")
+    except installed.PackageNotFoundError:
+        return "not installed"
+
+
+def _actor() -> str:
+    named = os.environ.get(ACTOR_VARIABLE)
+    if not named:
+        return on_one_line(f"{_user()}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
+    if len(named) > LONGEST_ACTOR or not named.strip() or on_one_line(named) != named:
+        raise LedgerError(
+            f"{ACTOR_VARIABLE} must be at most {LONGEST_ACTOR} printable characters, without line breaks, "
+            "control characters, or two spaces in a row"
+        )
+    return named
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # in containers the user often has no name
+        return str(os.getuid())
+
+
+@dataclass(frozen=True, kw_only=True)
 class HistoryEvent:
     """One event in an account's history. It holds public facts only.
 
     Attributes:
-        act: "create", "change-budget", "reserve", "charge", "resume", "release",
-            "settle" or "cancel".
-        at: the time by the actor's clock, ISO 8601 in UTC.
-        actor: who caused it, as in "user@host:process".
+        act: "create", "change-budget", "reserve", "charge", "resume", "release", "settle" or "cancel".
         entry: the plan's number; None for events of the account.
         scope: the entry's scope.
         epsilon: ε of a budget or a reserved cost, in 10⁻¹²; None for other events.
         delta: its δ, in 10⁻¹⁸.
-        details: JSON: the plan and its draws, or the account's relation and unit.
-        package_version: of dpfewshot.
         renyi: the bound of a reserved plan's Rényi divergence at the account's order, in 10⁻¹²; None for
             other events and for plans without one.
+        details: JSON: the plan and its draws, or the account's relation and unit.
+        at: the time by the actor's clock, ISO 8601 in UTC.
+        actor: who caused it, as in "user@host:process".
+        package_version: of dpfewshot.
     """
 
     act: str
-    at: str
-    actor: str
-    entry: int | None
-    scope: str | None
-    epsilon: int | None
-    delta: int | None
-    details: str
-    package_version: str
+    entry: int | None = None
+    scope: str | None = None
+    epsilon: int | None = None
+    delta: int | None = None
     renyi: int | None = None
-
-
-def event_now(
-    act: str,
-    *,
-    entry: int | None = None,
-    scope: str | None = None,
-    amount: Amount | None = None,
-    renyi: int | None = None,
-    details: str = "{}",
-) -> HistoryEvent:
-    """An event that this process causes now."""
-    return HistoryEvent(
-        act=act,
-        at=now(),
-        actor=_actor(),
-        entry=entry,
-        scope=scope,
-        epsilon=amount.epsilon if amount else None,
-        delta=amount.delta if amount else None,
-        details=details,
-        package_version=package_version(),
-        renyi=renyi,
-    )
+    details: str = "{}"
+    at: str = field(default_factory=now)
+    actor: str = field(default_factory=_actor)
+    package_version: str = field(default_factory=package_version)
 
 
 def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
@@ -187,36 +195,3 @@ def as_json(details: Mapping[str, object]) -> str:
 def plan_facts(details: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's public facts in a "reserve" event's details: without what the account added."""
     return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION)}
-
-
-def now() -> str:
-    """The time now, as rows keep it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-@functools.cache
-def package_version() -> str:
-    """The version of dpfewshot."""
-    try:
-        return installed.version("dpfewshot")
-    except installed.PackageNotFoundError:
-        return "not installed"
-
-
-def _actor() -> str:
-    named = os.environ.get(ACTOR_VARIABLE)
-    if not named:
-        return on_one_line(f"{_user()}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
-    if len(named) > LONGEST_ACTOR or not named.strip() or on_one_line(named) != named:
-        raise LedgerError(
-            f"{ACTOR_VARIABLE} must be at most {LONGEST_ACTOR} printable characters, without line breaks, "
-            "control characters, or two spaces in a row"
-        )
-    return named
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # in containers the user often has no name
-        return str(os.getuid())

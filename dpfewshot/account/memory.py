@@ -50,11 +50,8 @@ class Entry:
     """A reserved plan as a store keeps it.
 
     Attributes:
-        number: given by the store.
         scope: the stratum that it draws from; None for the whole data set.
-        tally: its cost.
         state: "reserved", "charged", "settled" or "cancelled".
-        draws: those that are left.
     """
 
     number: int
@@ -115,9 +112,7 @@ class Transaction(Protocol):
         """Add an event to the history.
 
         Args:
-            act: what happened.
             entry: that it happened to; None for events of the account.
-            details: JSON.
             totals: what the entries cost from now on; None if the event changes nothing in that.
             limit: the budget from now on; None if the event does not change it.
         """
@@ -129,9 +124,6 @@ class Store(Protocol):
 
     durable: bool
     """Whether all processes see the same entries, so that a run can be resumed."""
-
-    name: str
-    """As messages name it."""
 
     settings: AccountSettings
 
@@ -160,14 +152,9 @@ class MemoryStore:
     """An account in the memory of one process: itself the transaction, since threads take turns.
 
     A forked child holds a copy that its parent cannot see, so in a child every call raises `LedgerError`.
-
-    Args:
-        limit: what may be spent in all.
-        settings: of the account.
     """
 
     durable = False
-    name = "this process"
 
     def __init__(self, limit: Amount, settings: AccountSettings) -> None:
         self.settings = settings

@@ -35,9 +35,6 @@ class Permit:
     def use(self, noise_multiplier: float) -> None:
         """Use up one token.
 
-        Args:
-            noise_multiplier: the σ that the token is about to be released with.
-
         Raises:
             BudgetExceeded: the draw's tokens are all used, were charged for another σ, or by a process that
                 this one was forked from.

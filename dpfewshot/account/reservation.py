@@ -57,9 +57,6 @@ class Reservation:
     count as made, and their tokens are lost (docs/proofs/resuming.md).
 
     Args:
-        account: the account to charge; None for runs without a guarantee.
-        terms: what is reserved.
-        reserved: the account's number and identifier for the plan.
         draws: those that are left; a resumed run has the progress of the one before.
         resumed: whether an earlier run may have drawn, so that nothing comes back.
 
@@ -119,7 +116,6 @@ class Reservation:
         """Take over, all at once, what an earlier run reserved and drew from (docs/proofs/resuming.md).
 
         Args:
-            account: the account that it was reserved from.
             run: the account's numbers of its entries, and what was reserved for each.
 
         Raises:
@@ -200,13 +196,9 @@ class Reservation:
             self._record()
 
     def finish_release(self) -> Mapping[str, object] | None:
-        """Record what `release` failed to record, before anything else is drawn; None if there is nothing.
+        """Record what `release` failed to record, and return its line; None if there is nothing.
 
-        Returns:
-            The line.
-
-        Raises:
-            As `release`.
+        To be called before anything else is drawn. Errors are those of `release`.
         """
         with self._lock:
             if self._unrecorded is None:

@@ -221,12 +221,6 @@ class Rule:
     ) -> Tally:
         """A new entry as it counts from now on.
 
-        Args:
-            sums: what each scope costs already.
-            scope: of the entry.
-            entry: what the plan costs.
-            limit: the budget.
-
         Raises:
             BudgetExceeded: it does not fit.
         """
@@ -251,8 +245,6 @@ class Rule:
         """An (ε, δ) that a plan without a Rényi bound may still cost.
 
         Args:
-            sums: what each scope costs already.
-            limit: the budget.
             scope: that the plan draws from; None for the whole data set. The other strata of its partition do
                 not count, unless they exceed the budget by themselves.
         """
@@ -273,9 +265,7 @@ class Rule:
         """How many more entries like the last one fit, counted up to a million.
 
         Args:
-            sums: what each scope costs.
             last: the scope of the last entry, and what it costs.
-            limit: the budget.
         """
         scope, entry = last
 
@@ -374,11 +364,6 @@ def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
     """A new entry as it counts from now on.
 
     It loses its divergence if that would not fit the budget, so that no sum of divergences exceeds a budget.
-
-    Args:
-        entry: what the plan costs.
-        before: what its scope costs already.
-        limit: the budget.
     """
     return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
 
@@ -431,11 +416,6 @@ class Standing:
     chain_tip: str
 
     @property
-    def entries(self) -> int:
-        """The number of plans; cancelled ones do not count."""
-        return self.totals.count
-
-    @property
     def spent(self) -> Amount:
         """What counts as spent."""
         return self.rule.spent(self.totals.total, self.limit)
@@ -447,21 +427,11 @@ class Standing:
         ordered = sorted(sums, key=lambda scope: scope or "")
         return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
 
-    @property
-    def left(self) -> Amount:
-        """What a plan over the whole data set may still cost."""
-        return self.rule.left(self.totals.sums, self.limit)
-
-    @property
-    def plans_left(self) -> int | None:
-        """How many more plans like the last one fit; None before the first plan."""
-        return None if self.last is None else self.plans_left_in(self.last[0])
-
-    def left_in(self, scope: str | None) -> Amount:
-        """What a plan over one scope may still cost."""
+    def left(self, scope: str | None = None) -> Amount:
+        """What a plan over one scope may still cost; None is the whole data set."""
         return self.rule.left(self.totals.sums, self.limit, scope)
 
-    def plans_left_in(self, scope: str | None) -> int | None:
+    def plans_left(self, scope: str | None) -> int | None:
         """How many more plans over one scope that cost what the last one did fit; None before the first."""
         if self.last is None:
             return None

@@ -72,11 +72,8 @@ def scope_name(
     """The scope of a plan that draws from the units of one stratum only.
 
     Args:
-        task: its name.
         labels: every label of the task, in any order: they decide which stratum a unit is in.
         part: the stratum: without a holdout a label.
-        column: the name of the label column.
-        holdout: as in `Partition`.
     """
     listed = json.dumps([column, sorted(labels), *holdout]).encode()
     name = "".join(_ESCAPED.get(character, character) for character in task)

@@ -27,9 +27,9 @@ from dpfewshot.account.history import (
     RESERVE,
     RESERVED,
     VERIFY,
+    HistoryEvent,
     as_json,
     chained,
-    event_now,
     hash_if_readable,
     told,
 )
@@ -119,7 +119,6 @@ class SqlStore:
 
     def __init__(self, database: Database, settings: AccountSettings) -> None:
         self.settings = settings
-        self.name = database.place.name
         self._database = database
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,12 +168,7 @@ class SqlStore:
 
 
 class SqlTransaction:
-    """A write transaction on one account. The account's row is locked first, by everybody.
-
-    Args:
-        connection: in the transaction.
-        settings: of the account, as it was opened.
-    """
+    """A write transaction on one account. The account's row is locked first, by everybody."""
 
     def __init__(self, connection: Connection, settings: AccountSettings) -> None:
         self._connection = connection
@@ -267,11 +261,12 @@ class SqlTransaction:
         """See `Transaction`: the event, and the account's row under its new seal."""
         number, previous = self._tip()
         reserved = entry.tally if entry is not None and act == RESERVE else None
-        event = event_now(
-            act,
+        amount = limit if reserved is None else reserved.cost
+        event = HistoryEvent(
+            act=act,
             entry=None if entry is None else entry.number,
             scope=None if entry is None else entry.scope,
-            amount=limit if reserved is None else reserved.cost,
+            **({} if amount is None else amount._asdict()),
             renyi=reserved and reserved.stated,
             details=details,
         )

@@ -45,9 +45,6 @@ class Snapshot:
     """Everything that a ledger stores of one account at one moment.
 
     Attributes:
-        account: its row.
-        entries: their rows.
-        history: the rows of its events.
         totals: its running totals; None if they are missing or without the right seal, and so unused.
     """
 
@@ -85,7 +82,6 @@ class Verification:
     """What `Account.verify` found.
 
     Attributes:
-        dataset: the account.
         events: the number of rows in its history.
         chain_tip: the hash of the last row. Note it elsewhere, and compare later.
         problems: one sentence each; empty if everything agrees.
@@ -106,7 +102,6 @@ def check(snapshot: Snapshot, chain_tip: str | None = None) -> Verification:
     """Compare an account with its history, and the history with its hashes.
 
     Args:
-        snapshot: what is stored.
         chain_tip: a hash noted earlier, which the history must contain; None skips this check.
     """
     problems, _ = examined(snapshot)

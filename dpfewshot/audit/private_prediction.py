@@ -29,8 +29,8 @@ from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
 from dpfewshot.planning.solve import Setting
 from dpfewshot.prompts.writer import PromptWriter

@@ -323,7 +323,6 @@ def check_prefix_reuse(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
     Caches of earlier prompts fail here: a reused prefix is computed in calls of a different shape.
 
     Args:
-        backend: the backend.
         prompts: at least two public prompts, the longest of at least two tokens.
     """
     prompt, other = max(prompts, key=len), min(prompts, key=len)
@@ -351,7 +350,6 @@ def check_batch_invariance(backend: LogprobBackend, prompts: Sequence[Tokens]) -
     Evaluates about 370 + 3 n prompts for n of 17 or more.
 
     Args:
-        backend: the backend.
         prompts: n public prompts of mixed lengths.
     """
     alone = [backend.next_token_logprobs([prompt]) for prompt in prompts]
@@ -396,8 +394,6 @@ def check_block_invariance(
     for a support, as generations do.
 
     Args:
-        backend: the backend.
-        prefix: public token ids that the prompts begin with.
         suffixes: the rest of each prompt: at least two, of mixed lengths.
         released: the tokens that continue the block.
         support: the support to ask for; None for about 100 tokens, () to ask for the whole vocabulary only.
@@ -548,7 +544,6 @@ def examine(
     """Run the checks, each when its finding is asked for.
 
     Args:
-        backend: the backend.
         samples: public prompts; None for the built-in ones.
         closing: whether to close the backend at the end, and check that it then refuses prompts.
 

@@ -150,7 +150,6 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
     """Refuse a backend that does not state batch invariance.
 
     Args:
-        backend: any.
         allowed: whether the user accepts it without a guarantee.
 
     Raises:

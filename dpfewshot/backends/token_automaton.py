@@ -6,7 +6,7 @@ All of it is a function of the schema, the vocabulary and released tokens (docs/
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
@@ -50,8 +50,6 @@ class TokenAutomaton:
     text is empty.
 
     Args:
-        schema: as `Task.schema` keeps it.
-        backend: the model.
         ends: the tokens that end a text, whatever their own text is.
 
     Attributes:
@@ -83,7 +81,13 @@ class TokenAutomaton:
         self.opening = self._forced_tokens[_START]
         self._distances = self._measured()
         self._step = lru_cache(_CACHED_STEPS)(self._settled)
-        self._most_forced = _MostForced(self._ways, self._forced, self._forced_tokens)
+        # The most tokens that are forced behind each state, a row for each number of drawn tokens.
+        self._place = {state: place for place, state in enumerate(self._ways)}
+        onward = [(place, each) for place, state in enumerate(self._ways) for each in self._ways[state]]
+        self._from = np.array([place for place, _ in onward], dtype=np.int64)
+        self._to = np.array([self._place[self._forced[each][1]] for _, each in onward], dtype=np.int64)
+        self._written = np.array([len(self._forced_tokens[each]) for _, each in onward], dtype=np.int64)
+        self._most_forced = [np.zeros(len(self._ways), dtype=np.int64)], False  # are further rows alike?
 
     def check(self, max_tokens: int) -> None:
         """Refuse a schema that no text of so many tokens matches, or one text alone.
@@ -156,7 +160,14 @@ class TokenAutomaton:
 
     def most_forced(self, drawn: int, state: int) -> int:
         """The most tokens that are forced behind a state while so many are drawn."""
-        return self._most_forced.behind(state, drawn)
+        rows, settled = self._most_forced
+        while len(rows) <= drawn and not settled:
+            row = np.zeros_like(rows[-1])
+            np.maximum.at(row, self._from, self._written + rows[-1][self._to])
+            settled = np.array_equal(row, rows[-1])
+            rows = [*rows, row]
+        self._most_forced = rows, settled  # at once: strata ask side by side
+        return int(rows[min(drawn, len(rows) - 1)][self._place[state]])
 
     def _read(self, state: int, token: int) -> tuple[str, int]:
         """A token's text with what is forced behind it, and the state then."""
@@ -223,51 +234,8 @@ class TokenAutomaton:
         return distances
 
 
-class _MostForced:
-    """The most tokens that are forced behind each state, by the number of drawn ones.
-
-    Args:
-        ways: the states that one token leads to, before what is forced, by the state before it.
-        forced: what is forced at a state, and the state behind it.
-        tokens: the tokens of what is forced.
-    """
-
-    def __init__(
-        self,
-        ways: Mapping[int, list[int]],
-        forced: Mapping[int, tuple[str, int]],
-        tokens: Mapping[int, tuple[int, ...]],
-    ) -> None:
-        self._place = {state: place for place, state in enumerate(ways)}
-        onward = [(place, each) for place, state in enumerate(ways) for each in ways[state]]
-        self._from = np.array([place for place, _ in onward], dtype=np.int64)
-        self._to = np.array([self._place[forced[each][1]] for _, each in onward], dtype=np.int64)
-        self._lengths = np.array([len(tokens[each]) for _, each in onward], dtype=np.int64)
-        self._known = (
-            [np.zeros(len(ways), dtype=np.int64)],
-            False,
-        )  # rows, and whether all further ones are alike
-
-    def behind(self, state: int, drawn: int) -> int:
-        """The most behind one state while so many are drawn."""
-        rows, settled = self._known
-        while len(rows) <= drawn and not settled:
-            row = np.zeros_like(rows[-1])
-            np.maximum.at(row, self._from, self._lengths + rows[-1][self._to])
-            settled = np.array_equal(row, rows[-1])
-            rows = [*rows, row]
-        self._known = rows, settled  # at once: strata ask side by side
-        return int(rows[min(drawn, len(rows) - 1)][self._place[state]])
-
-
 def token_automaton(backend: LogprobBackend, schema: str, ends: frozenset[int]) -> TokenAutomaton:
-    """The automaton of a schema in a backend's tokens, made once: it reads the text of every token.
-
-    Args:
-        backend: any.
-        schema: as `Task.schema` keeps it.
-        ends: the backend's `ending_tokens`.
-    """
+    """The automaton of a schema in a backend's tokens, made once: it reads the text of every token."""
     return backend.known(("schema", schema), lambda: TokenAutomaton(schema, backend, ends))
 
 

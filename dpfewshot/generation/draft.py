@@ -33,12 +33,9 @@ class Draft:
     The names of further fields cost nothing: they are written into the prompts, and never drawn.
 
     Args:
-        backend: the language model.
-        layout: of the task's texts.
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
-        released: the tokens so far.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and the names of fields.
@@ -86,7 +83,6 @@ class Draft:
         """The candidates for the next token.
 
         Args:
-            rule: of the mechanism.
             public_logprobs: of the prompt without records, shape (V,).
             left: how many tokens may still come, this one included.
         """
@@ -155,7 +151,6 @@ def repeating(tokens: Sequence[int], size: int) -> frozenset[int]:
     """The tokens that would end an n-gram which the tokens already have.
 
     Args:
-        tokens: released so far.
         size: n ≥ 2.
 
     Example:
@@ -171,10 +166,6 @@ class ShapedDraft:
     """The released tokens of one demonstration whose text matches a schema. See `Draft`.
 
     It ends at an end token, which may come only where the text matches, or where nothing else may follow.
-
-    Args:
-        automaton: of the schema, in the backend's tokens.
-        released: the tokens so far.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and what the schema forces.

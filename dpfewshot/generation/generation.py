@@ -35,8 +35,6 @@ class Generation:
         identity: further public settings that a run has in common with the one that it continues.
 
     Attributes:
-        set_up: as above.
-        account: as above.
         runs: one for each stratum and disjoint part, in the plan's order.
         workers: the threads of asynchronous callers, by label; None is that of whole runs.
     """

@@ -46,10 +46,8 @@ def release_all(
     """Release every planned demonstration.
 
     Args:
-        generation: of the plan.
         on_demonstration: called with each demonstration, one call at a time; first with those that an earlier
             process released, which may have ended before it was told.
-        stop: checked between two tokens.
         workers: make the demonstrations of several strata at a time; None: the caller's thread makes all.
         resume: whether those count that the runs have released already.
 
@@ -92,8 +90,6 @@ class _Share:
     """What one stratum contributes to a set of demonstrations.
 
     Attributes:
-        run: of the stratum.
-        made: those that are made.
         to_do: the labels of those to make, in order: one that was interrupted is continued first.
     """
 
@@ -185,12 +181,7 @@ def _cannot_be_made(labels: Sequence[str], made: int) -> str:
 
 
 class ProgressBar:
-    """A bar on standard error, shown only if that is a terminal. Threads may count at the same time.
-
-    Args:
-        plan: of the run.
-        done: demonstrations of earlier runs.
-    """
+    """A bar on standard error, shown only if that is a terminal. Threads may count at the same time."""
 
     def __init__(self, plan: GenerationPlan, done: Sequence[Demonstration]) -> None:
         self._lock = threading.Lock()

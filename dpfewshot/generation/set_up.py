@@ -18,9 +18,8 @@ from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.rounding import rounded_up
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
-from dpfewshot.generation.units import labels_of, units_by_scope
+from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release
 from dpfewshot.mechanisms.gaussian import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
@@ -38,7 +37,6 @@ class SetUp:
     """What `Synthesizer` generates from. Read-only: changing it has no effect on a generation.
 
     Attributes:
-        task: what to generate.
         backend: the trusted language model.
         mechanism: turns private numbers into tokens; nothing else does.
         plan: fixed beforehand.
@@ -164,7 +162,6 @@ class SetUp:
 
         Args:
             records: replace the private ones, and are divided in the same way.
-            backend: replaces the language model.
             plan: replaces the plan, for the same task.
         """
         labels = [label for stratum in plan.strata for label in stratum.labels]

@@ -20,10 +20,10 @@ from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
+from dpfewshot.generation.units import Bodies
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -42,12 +42,9 @@ class StratumRun:
     """One stratum of a plan while it generates.
 
     Attributes:
-        plan: fixed beforehand.
         part: which of the stratum's disjoint parts it draws from.
         labels: one for each demonstration that is planned for it, in order.
-        set_up: what generates.
         account: charges the budget; None without a guarantee.
-        observers: are told what becomes public.
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
         closed: whether it may draw no more.
@@ -128,7 +125,6 @@ class StratumRun:
         no token yet, it takes those of the next one, so that the last one is lost.
 
         Args:
-            label: of the demonstration.
             others: labels of those that this stratum still has to make.
         """
         settings, left = self.set_up.plan.settings, self.draws_left
@@ -149,7 +145,6 @@ class StratumRun:
         """Release one demonstration; one that was interrupted is continued.
 
         Args:
-            label: one of the stratum's.
             max_tokens: of the whole demonstration.
             stop: checked between two tokens.
             on_token: called with each token that is drawn.
@@ -175,10 +170,7 @@ class StratumRun:
         """Release one demonstration of the planned length, as far as the draws suffice; None if none is left.
 
         Args:
-            label: as in `release`, as are the last two.
             others: labels of those that this stratum still has to make.
-            stop: as above.
-            on_token: as above.
 
         Raises:
             As `release`.
@@ -194,22 +186,20 @@ class StratumRun:
         """Release one demonstration of each of these labels, as far as the draws suffice. See `make`.
 
         Args:
-            labels: of the demonstrations.
-            stop: as above.
             set_up: draws in place of the run's own: the same, with a worker's backend.
         """
         for position, label in enumerate(labels):
-            with self._drawing_with(set_up, stop):
-                one = self.make(label, labels[position + 1 :], stop)
+            with stop.holding(self.lock):
+                own, self.set_up = self.set_up, set_up or self.set_up
+                try:
+                    one = self.make(label, labels[position + 1 :], stop)
+                finally:
+                    self.set_up = own
             if one is not None:
                 yield one
 
     def start_afresh(self, run: str) -> None:
-        """Drop the reservation, and the lock, which another thread may have held: a forked child begins anew.
-
-        Args:
-            run: the name of the child's run.
-        """
+        """Drop the reservation, and the lock, which another thread may have held: a child begins anew."""
         self.lock, self.reservation, self.away = threading.RLock(), None, False
         self._late = []
         self.key = replace(self.key, run=run)
@@ -365,15 +355,6 @@ class StratumRun:
         )
 
     @contextmanager
-    def _drawing_with(self, set_up: SetUp | None, stop: StopSignal) -> Iterator[None]:
-        with stop.holding(self.lock):
-            own, self.set_up = self.set_up, set_up or self.set_up
-            try:
-                yield
-            finally:
-                self.set_up = own
-
-    @contextmanager
     def _reserved(self) -> Iterator[Reservation]:
         """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
         reservation = self.reservation or self._reserve()
@@ -384,7 +365,8 @@ class StratumRun:
             for label in [label for label, tokens in reservation.unfinished.items() if not tokens]:
                 del reservation.unfinished[label]
             if not reservation.asked:
-                self._give_back(reservation)
+                reservation.close()  # if that fails, it is kept
+                self.reservation = None
             elif not reservation.draws_left and not reservation.unfinished:
                 reservation.close()
 
@@ -411,11 +393,6 @@ class StratumRun:
                 reservation.close()  # nothing else refers to it
             raise
         return reservation
-
-    def _give_back(self, reservation: Reservation) -> None:
-        """Return an unused reservation; keep it if the account cannot take it back now."""
-        reservation.close()
-        self.reservation = None
 
 
 def _too_few(tokens: int) -> str:

@@ -56,7 +56,6 @@ class Observers:
 
     Args:
         public: the mechanism and the relation, which every event has.
-        observers: are told in this order.
 
     Raises:
         InvalidPlan: one of them is not an `Observer`.
@@ -179,17 +178,6 @@ class OpenTelemetryObserver(Observer):
             span.end()
         finally:
             self._context.detach(token)
-
-
-def observers_of(mechanism: str, relation: str, observers: Iterable[Observer]) -> Observers:
-    """A `LogObserver`, then the user's.
-
-    Args:
-        mechanism: its name; public, like the relation, and part of every event.
-        relation: the neighbouring relation.
-        observers: the user's.
-    """
-    return Observers({"mechanism": mechanism, "relation": relation}, [LogObserver(), *observers])
 
 
 def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:

@@ -21,9 +21,9 @@ from dpfewshot.backends.protocol import (
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import Sampler
@@ -35,8 +35,6 @@ class TokenLoop:
     """Generates with one backend. The permit of a draw says how many tokens share it.
 
     Attributes:
-        backend: the trusted language model.
-        layout: of the task's texts.
         certified: whether each draw needs a backend that states batch invariance.
     """
 
@@ -63,11 +61,8 @@ class TokenLoop:
 
         Args:
             units: to draw from. Private.
-            sampler: draws units into subsets.
             release: the started mechanism; nothing else turns private numbers into a token.
             reservation: charges each draw, and gives the permit for its tokens.
-            prompts: write the prompts of the label.
-            max_tokens: T_max.
             released: the tokens of an interrupted demonstration, which none of them ends; else empty.
             earlier: texts of the label that were released before, from which this one differs.
             stop: checked before each draw and after each token.

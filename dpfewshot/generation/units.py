@@ -1,13 +1,19 @@
-"""Divides private records into the units of each stratum, by a rule that looks at each unit alone."""
+"""The private units of each stratum, by a rule that looks at each unit alone, and as a draw takes them."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.records.units import UnitSequence, labels_by_row, units, units_by_label
+from dpfewshot.prompts.writer import Body, PromptWriter
+from dpfewshot.records.units import Integers, UnitSequence, labels_by_row, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Relation
+
+_KEPT: Final = 4096
+"""Records whose tokens are kept for later draws: at most some 16 MB."""
 
 
 def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
@@ -37,8 +43,6 @@ def units_by_scope(
 
     Args:
         task: with labels of its own, each label has its units; with free labels, all units serve all labels.
-        records: private.
-        labels: the planned ones.
 
     Raises:
         InvalidRecords: a record has a label that the task does not have.
@@ -66,8 +70,6 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
 
     Args:
         task: tasks with free labels are not partitioned, and pass.
-        records: private, with units.
-        relation: the neighbouring relation.
 
     Raises:
         InvalidPlan: a label of the task has no unit.
@@ -101,3 +103,49 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
                 f"it has {', '.join(task.labels)}; add the label to the task, or leave out of the file "
                 "the records of labels that no plan uses"
             )
+
+
+class Bodies:
+    """The records of units in tokens, read when they are drawn. Private; the repr shows nothing."""
+
+    __slots__ = ("_kept", "_units", "_writer")
+
+    def __init__(self, units: UnitSequence, writer: PromptWriter) -> None:
+        self._units = units
+        self._writer = writer
+        self._kept: OrderedDict[tuple[int, int], Body] = OrderedDict()  # the last used is the last
+
+    @property
+    def sizes(self) -> Integers:
+        """The number of records of each unit, for a sampler."""
+        return self._units.sizes
+
+    def check(self) -> None:
+        """Find out before a draw is charged whether records can still be read.
+
+        Raises:
+            InvalidRecords: their file changed since it was indexed.
+        """
+        self._units.check()
+
+    def of(self, subsets: Sequence[Sequence[tuple[int, int]]]) -> list[list[Body]]:
+        """The bodies of drawn records; None for a record that cannot be read or tokenised.
+
+        Args:
+            subsets: of a draw: pairs of a unit and one of its records, both as positions.
+
+        Raises:
+            InvalidRecords: the records' file changed since it was indexed.
+            BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
+        """
+        missing = [one for subset in subsets for one in subset if one not in self._kept]
+        for one, record in zip(missing, self._units.take(missing), strict=True):
+            self._kept[one] = None if record is None else self._writer.body(record)
+        bodies = [[self._used(one) for one in subset] for subset in subsets]
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return bodies
+
+    def _used(self, one: tuple[int, int]) -> Body:
+        self._kept.move_to_end(one)
+        return self._kept[one]

@@ -6,11 +6,14 @@ was released, and whoever resumes the row takes the stratum from whoever had it 
 
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
 import signal
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,15 +22,19 @@ from typing import Any, Final, Self
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey
+from dpfewshot.backends.factory import backend_from, made_by, making_for_worker
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS
-from dpfewshot.generation.worker_backend import BackendFactory, WorkerBackend
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
 from dpfewshot.values import Demonstration
+
+BackendFactory = Callable[[], LogprobBackend] | str
+"""A function without arguments that makes a backend, or "package.module:factory"."""
 
 _DEATHS: Final = 3
 """Workers that may die in a row on one stratum, without a demonstration, before the run gives up."""
@@ -47,6 +54,14 @@ _NOT_SENT: Final = (
 )
 _NO_ANSWER: Final = "the executor's future must hold what its task returned, and holds an object of type "
 
+_SERVER: Final = (
+    "OpenAICompatible must send all requests to its server, so that what one draw gets does not depend on "
+    "another's: use a ThreadPoolExecutor without worker_backend=, whose threads share the synthesizer's"
+)
+
+_made = threading.local()
+"""The last backend that this thread made: its process, its key and itself."""
+
 _Model = tuple[tuple[int, ...], str]
 """A label's public prompt, and the fingerprint of the schema's vocabulary."""
 
@@ -57,7 +72,6 @@ class Workers:
     Args:
         executor: runs tasks. Its `worker_deaths` are the exceptions that say that a worker died and that
             others are left; without this attribute there are none.
-        backend: of the workers.
     """
 
     def __init__(self, executor: Executor, backend: WorkerBackend) -> None:
@@ -73,8 +87,6 @@ class Workers:
         """The workers of an executor; None without one.
 
         Args:
-            executor: as above.
-            own: the caller's backend.
             factory: makes the backend of each worker; None: they use the caller's.
 
         Raises:
@@ -91,7 +103,6 @@ class Workers:
         """Make a stratum's demonstrations, and yield each that a worker released, however the worker ended.
 
         Args:
-            run: of the stratum.
             labels: of the demonstrations to make. The others find too few draws left.
             stop: ends the wait; a worker in another process then loses the stratum.
 
@@ -177,10 +188,6 @@ class StratumTask:
     worker would have no backend of its own.
 
     Attributes:
-        run: of the stratum.
-        labels: of the demonstrations to make.
-        backend: the worker's.
-        stop: ends the work between two tokens.
         travelled: whether it was pickled.
         made: what a worker in the caller's process released.
     """
@@ -193,11 +200,7 @@ class StratumTask:
     made: list[Demonstration] = field(default_factory=list, init=False)
 
     def work(self, stop: StopSignal) -> None:
-        """Make those that no worker has made yet, on the backend of this one.
-
-        Raises:
-            As `_TravelledTask.work`.
-        """
+        """Make those that no worker has made yet, on the backend of this one. See `_TravelledTask.work`."""
         own, backend = self.run.set_up, self.backend.here()
         set_up = None if backend is own.backend else replace(own, backend=backend)
         if set_up is not None:
@@ -239,9 +242,7 @@ class _TravelledTask:
     Attributes:
         arguments: of the set-up, but the backend.
         stratum: part, labels, account and key of its run.
-        labels: of the demonstrations to make.
         known: how many the caller knew that the run had released.
-        backend: the worker's.
         model: `_model` of the caller's.
     """
 
@@ -334,3 +335,109 @@ def _check_executor(executor: object) -> None:
         raise InvalidPlan(f"executor= is the class {executor.__name__}: pass an object of it")
     if not callable(getattr(executor, "submit", None)):
         raise InvalidPlan(f"executor= is of type {type(executor).__name__}, which has no submit")
+
+
+# ---- the backend of a worker
+
+
+@dataclass(frozen=True, repr=False)
+class WorkerBackend:
+    """How a worker gets its backend.
+
+    Attributes:
+        own: the caller's, for workers in its process.
+        factory: makes one in each worker, which keeps it; None: they use `own`.
+        key: of the factory: equal ones make one backend a worker.
+        weights: the form of the caller's weights, which a worker's must have: answers depend on it.
+        model: the caller's model (`model_identity`), which a worker's must be: certificates name it.
+    """
+
+    own: LogprobBackend | None
+    factory: BackendFactory | None
+    key: str = ""
+    weights: str | None = None
+    model: str | None = None
+
+    @classmethod
+    def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
+        """For one run.
+
+        Raises:
+            InvalidPlan: workers would make their own clients of a server.
+        """
+        if factory is not None:
+            _check_no_client(own)
+        return cls(own, factory, _key(factory), own.weights, own.model_identity)
+
+    def here(self) -> LogprobBackend:
+        """The backend of the thread that asks.
+
+        Raises:
+            BackendError: the factory fails.
+            InvalidPlan: it makes a client of a server, or a model whose weights have another form.
+        """
+        if self.factory is None:
+            assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
+            return self.own
+        # a forked child must not use its parent's backend
+        mine = (os.getpid(), self.key, self.weights, self.model)
+        if getattr(_made, "key", None) != mine:
+            _made.key = _made.backend = None  # before a second model is loaded, which may fail
+            with making_for_worker(self.weights):
+                made = _called(self.factory)
+            _check_no_client(made)
+            _check_weights(made.weights, self.weights)
+            _check_identity(made.model_identity, self.model)
+            _made.backend = made
+            _made.key = mine
+        backend: LogprobBackend = _made.backend
+        return backend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy for another process makes a backend there.
+
+        Raises:
+            InvalidPlan: nothing says how, or it would be a client of its own.
+        """
+        if self.factory is None:
+            _check_no_client(self.own)
+            raise InvalidPlan(
+                "workers in other processes need a backend of their own: pass worker_backend=, a function "
+                "without arguments that makes one"
+            )
+        return WorkerBackend, (None, self.factory, self.key, self.weights, self.model)
+
+
+def _check_weights(worker: str | None, caller: str | None) -> None:
+    if None not in {worker, caller} and worker != caller:
+        raise InvalidPlan(
+            f"a worker's model has weights={worker!r}, and the synthesizer's weights={caller!r}: "
+            "name one form for both"
+        )
+
+
+def _check_identity(worker: str | None, caller: str | None) -> None:
+    if None not in {worker, caller} and worker != caller:
+        raise InvalidPlan(
+            f"a worker's model is {worker}, and the synthesizer's {caller}: worker_backend must make the "
+            "same model"
+        )
+
+
+def _check_no_client(backend: LogprobBackend | None) -> None:
+    """Refuse a backend of which each worker would have one with a count of requests of its own."""
+    if isinstance(backend, OpenAICompatible):
+        raise InvalidPlan(_SERVER)
+
+
+def _called(factory: BackendFactory) -> LogprobBackend:
+    if isinstance(factory, str):
+        return backend_from(factory)
+    return made_by(factory, "worker_backend")
+
+
+def _key(factory: BackendFactory | None) -> str:
+    try:
+        return hashlib.sha256(pickle.dumps(factory)).hexdigest()
+    except Exception:  # noqa: BLE001 - a closure, which only some executors can send
+        return uuid.uuid4().hex

@@ -38,8 +38,6 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float | Non
     if the population allows.
 
     Args:
-        planner: has the settings that the comparison starts from.
-        vocabulary_size: V of the backend.
         target_noise: the greatest standard deviation of the noise on a mean probability, > 0. None: what the
             texts of each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
 

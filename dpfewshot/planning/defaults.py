@@ -52,8 +52,6 @@ class Decision:
     """What a plan is made of.
 
     Attributes:
-        mechanism: given, or decided.
-        planner: with all settings.
         reasons: a sentence for each setting that was decided, or that costs more work than it looks.
     """
 
@@ -64,18 +62,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Option:
-    """An M and R, and what keeps M from being larger."""
+    """An M and R, what keeps M from being larger, and σ/M at the smallest stratum once it is computed."""
 
     settings: PlanSettings
     bound: str
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """An option, with its σ/M at the smallest stratum."""
-
-    option: _Option
-    noise: float
+    noise: float = 0.0
 
 
 def decide(
@@ -85,10 +76,6 @@ def decide(
 
     Args:
         planner: its M and R count only where `chosen` has them too.
-        mechanism: the user's; None leaves it open.
-        chosen: what the user chose.
-        limit: of the work.
-        vocabulary_size: V of the backend.
 
     Raises:
         InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
@@ -97,11 +84,11 @@ def decide(
     options = _options(planner, chosen, limit)
     decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
     best = _best(scored)
-    settings = best.option.settings
+    settings = best.settings
     if chosen.tokens_per_draw is None:
         reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
     if chosen.prompts_per_draw is None:
-        reasons.append(f"M={settings.prompts_per_draw}: {best.option.bound}")
+        reasons.append(f"M={settings.prompts_per_draw}: {best.bound}")
     elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
         reasons.append(
             f"M={settings.prompts_per_draw}: more than the backend keeps "
@@ -113,13 +100,12 @@ def decide(
 
 def _mechanism(
     planner: Planner, given: Mechanism | None, options: list[_Option], vocabulary_size: int
-) -> tuple[Mechanism, list[_Scored], list[str]]:
+) -> tuple[Mechanism, list[_Option], list[str]]:
     """The mechanism with its scored options, and why it was taken."""
     top_k = min(TOP_K, vocabulary_size)
     if given is not None:
         given.check(vocabulary_size)
-        known = [_Scored(option, 0.0) for option in options]
-        return given, known if len(known) == 1 else _scored(planner, given, options), []
+        return given, options if len(options) == 1 else _scored(planner, given, options), []
     if planner.budget is None:
         gaussian = Gaussian(top_k=top_k, contrast=0.5)
         reason = "mechanism gaussian: without privacy there is no noise to reduce"
@@ -132,7 +118,7 @@ def _mechanism(
     return mechanism, _scored(planner, mechanism, options), [f"mechanism {mechanism.name}: {reason}"]
 
 
-def _best(scored: list[_Scored]) -> _Scored:
+def _best(scored: list[_Option]) -> _Option:
     """The first whose noise is within 10 % of the least."""
     enough = _AS_GOOD * min(one.noise for one in scored)
     return next(one for one in scored if one.noise <= enough)
@@ -177,20 +163,20 @@ def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: WorkLimi
     return _Option(replace(settings, prompts_per_draw=max(1, bounds[bound])), bound)
 
 
-def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[_Scored]:
+def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[_Option]:
     """The options that the mechanism allows, each with its noise at the smallest stratum.
 
     Raises:
         InvalidPlan: it allows none.
     """
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
-    scored: list[_Scored] = []
+    scored: list[_Option] = []
     refusals: list[InvalidPlan] = []
     for option in options:
         try:
             planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
             noise = planned.noise_multiplier / option.settings.prompts_per_draw
-            scored.append(_Scored(option, noise))
+            scored.append(replace(option, noise=noise))
         except InvalidPlan as refusal:  # the mechanism does not suit these draws
             refusals.append(refusal)
     if not scored:
@@ -198,17 +184,17 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
     return scored
 
 
-def _why_draws(settings: PlanSettings, noise: float, others: list[_Scored]) -> str:
+def _why_draws(settings: PlanSettings, noise: float, others: list[_Option]) -> str:
     """R in words, beside the option that is furthest from it."""
     every = settings.tokens_per_draw
     words = "one draw for each demonstration" if every == settings.max_tokens else "tokens that share a draw"
     words = f"R={every}: {'a fresh draw for each token' if every == 1 else words}"
     if not noise or not others:
         return words
-    other = max(others, key=lambda one: abs(one.option.settings.tokens_per_draw - every))
+    other = max(others, key=lambda one: abs(one.settings.tokens_per_draw - every))
     if abs(other.noise / noise - 1) < _WORTH_SAYING:
         return words
-    given = other.option.settings
+    given = other.settings
     numbers = f"R={given.tokens_per_draw}, M={given.prompts_per_draw}"
     return f"{words}; {numbers} would have {other.noise / noise:.1f} times the noise"
 

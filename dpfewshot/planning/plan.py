@@ -52,16 +52,6 @@ def believed(prior: float, epsilon: float) -> float:
     return odds / (1 - prior + odds)
 
 
-def notes(plan: GenerationPlan) -> tuple[str, ...]:
-    """What holds for every plan: what its ε means in odds, and how much of a record the model reads."""
-    cap = plan.settings.record_token_cap
-    cut = (
-        f"at most {cap} tokens of a record enter a prompt, about {max(1, cap * 3 // 4)} words of English: "
-        "if your records are longer, raise record_token_cap"
-    )
-    return (cut,) if plan.epsilon is None else (_meaning(plan.epsilon), cut)
-
-
 def _meaning(epsilon: float) -> str:
     return (
         f"epsilon {epsilon_text(epsilon)} means: whoever reads the texts and is 50 % sure that a given "
@@ -82,11 +72,7 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
 
 
 def noise_warnings(plan: GenerationPlan) -> list[str]:
-    """A warning if a stratum's noise is above what its mechanism was measured to bear; else none.
-
-    Args:
-        plan: of a mechanism that was measured, or of any other, which gets no warning.
-    """
+    """A warning if a stratum's noise is above what its mechanism was measured to bear; else none."""
     misplaced, senseless = READABLE_NOISE.get(plan.mechanism, (math.inf, math.inf))
     noisy = [one for one in plan.strata if (one.noise_on_mean or 0.0) > misplaced]
     if not noisy:
@@ -384,7 +370,12 @@ class GenerationPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the plan's ε means in odds, and how much of a record the model reads, in a sentence each."""
-        return notes(self)
+        cap = self.settings.record_token_cap
+        cut = (
+            f"at most {cap} tokens of a record enter a prompt, about {max(1, cap * 3 // 4)} words of "
+            "English: if your records are longer, raise record_token_cap"
+        )
+        return (cut,) if self.epsilon is None else (_meaning(self.epsilon), cut)
 
     @property
     def _delta_warnings(self) -> tuple[str, ...]:

@@ -44,10 +44,8 @@ class Planner:
 
     Attributes:
         writer: of the prompts, whose public lengths count.
-        settings: what the user chose.
         budget: (ε, δ) of all strata together, which are disjoint; None for σ = 0.
         strata: one for each label, or a single one if labels are free.
-        relation: the neighbouring relation.
     """
 
     writer: PromptWriter
@@ -58,10 +56,6 @@ class Planner:
 
     def plan(self, mechanism: Mechanism, reasons: tuple[str, ...] = ()) -> GenerationPlan:
         """Plan every stratum, and bound the language model's work by the caps.
-
-        Args:
-            mechanism: its events are composed.
-            reasons: what was decided for the user, and why.
 
         Raises:
             InvalidPlan: M·N·P is above a population, or no noise meets the budget.
@@ -183,10 +177,7 @@ def plan_stratum(
     """Fix σ and the draws of one stratum.
 
     Args:
-        mechanism: its event is composed.
-        settings: what the user chose.
         budget: the stratum's (ε, δ); None for σ = 0.
-        stratum: whose units are drawn.
 
     Raises:
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.

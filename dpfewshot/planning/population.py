@@ -33,11 +33,7 @@ def public_stratum(
     """A stratum with its public n.
 
     Args:
-        sampling: "poisson" or "fixed-size".
         population: public constants; None uses the count.
-        scope: the label whose units take part; None for all units.
-        labels: the labels to generate from them.
-        counted: how many units there are.
 
     Raises:
         InvalidPlan: `population` does not name the stratum with a whole number of at least 1, or differs from

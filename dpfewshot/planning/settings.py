@@ -88,19 +88,12 @@ _NUMBERS = ("prompts_per_draw", "records_per_prompt", "tokens_per_draw")
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings of a plan, all decided: public, and the same for every stratum.
+    """The settings of a plan, all decided: public, and the same for every stratum. See `Settings`.
 
     Attributes:
-        prompts_per_draw: M ≥ 1.
-        records_per_prompt: N ≥ 1.
         max_tokens: T_max ≥ 1, the most tokens of one demonstration.
         shots_per_label: demonstrations of each label, ≥ 1.
         tokens_per_draw: R in 1..T_max, tokens that share one draw.
-        record_token_cap: ≥ 1, the most tokens of one record that enter a prompt.
-        sampling: "poisson" or "fixed-size".
-        disjoint_parts: P ≥ 1, disjoint parts of each stratum's units, each serving its own demonstrations.
-        holdout: f in [0, 1), the share of units that never generates, and is kept for choosing.
-        accounting: "certified" or "published".
 
     Raises:
         InvalidPlan: a value outside its range, or values that do not go together.

@@ -90,14 +90,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class SpeedProbe:
-    """Measures a backend on public prompts of a plan's lengths. It reads no record and spends nothing.
-
-    Attributes:
-        backend: to measure.
-        prefix: of a label of the plan.
-        lengths: of the plan's prompts.
-        settings: of the plan.
-    """
+    """Measures a backend on public prompts of a plan's lengths. It reads no record and spends nothing."""
 
     backend: LogprobBackend
     prefix: Tokens

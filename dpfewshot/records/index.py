@@ -251,10 +251,6 @@ class _Columns:
 class _Index:
     """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change.
 
-    Attributes:
-        label_rows: see `StoredRecords`.
-        unit_rows: see `StoredRecords`.
-
     Raises:
         InvalidRecords: it is of other columns or of another content, or damaged.
     """

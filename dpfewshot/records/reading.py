@@ -254,8 +254,6 @@ def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns | None
     """The rows of the open `files` of `files_of`; the path's name tells their kind.
 
     Args:
-        path: of the file or folder.
-        files: opened.
         columns: to read; None reads every column.
 
     Raises:

@@ -27,7 +27,6 @@ class UnitSequence(Sequence[Unit]):
     error would say that it was sampled.
 
     Args:
-        records: of the whole data set.
         rows: the positions of the units' records, unit by unit.
         starts: where each unit's positions begin in `rows`, and where the last ones end; None if each
             position is a unit.

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts, columns
-from dpfewshot.account.history import NOTHING_BEFORE, HistoryEvent, chained, event_now
+from dpfewshot.account.history import NOTHING_BEFORE, HistoryEvent, chained
 from dpfewshot.account.verification import Snapshot, check
 
 WORDS = {"dataset": "tickets", "relation": "zero-out", "unit": None, "parallel": True}
-CREATED = event_now("create", amount=Amount(10, 10), details=json.dumps(WORDS))
+CREATED = HistoryEvent(act="create", epsilon=10, delta=10, details=json.dumps(WORDS))
 
 
 def snapshot(*acts: HistoryEvent, entries: tuple[dict[str, Any], ...] = ()) -> Snapshot:
@@ -26,7 +25,9 @@ def snapshot(*acts: HistoryEvent, entries: tuple[dict[str, Any], ...] = ()) -> S
 
 
 def reserve(entry: int, epsilon: int) -> HistoryEvent:
-    return event_now("reserve", entry=entry, amount=Amount(epsilon, 0), details=json.dumps(lease("a", 3)))
+    return HistoryEvent(
+        act="reserve", entry=entry, epsilon=epsilon, delta=0, details=json.dumps(lease("a", 3))
+    )
 
 
 def lease(name: str, draws: int) -> dict[str, Any]:
@@ -40,15 +41,15 @@ def resume(previous: str, draws: int, name: str, reserved: str | None = None) ->
     """Of the entry that the second act granted."""
     [_, grant] = snapshot(CREATED, GRANTED).history
     details = {**lease(name, draws), "previous": previous, "reserve": reserved or grant["hash"]}
-    return event_now("resume", entry=1, details=json.dumps(details))
+    return HistoryEvent(act="resume", entry=1, details=json.dumps(details))
 
 
 def settle(name: str, draws: int, entry: int = 1) -> HistoryEvent:
-    return event_now("settle", entry=entry, details=json.dumps(lease(name, draws)))
+    return HistoryEvent(act="settle", entry=entry, details=json.dumps(lease(name, draws)))
 
 
 def on(act: str, entry: int) -> HistoryEvent:
-    return event_now(act, entry=entry)
+    return HistoryEvent(act=act, entry=entry)
 
 
 def kept(entry: int, epsilon: int, state: str) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def test_a_history_that_could_have_happened() -> None:
         ([CREATED, reserve(1, 6), reserve(2, 5)], "entry 2 did not fit the budget"),
         ([CREATED, reserve(1, 1), on("vanish", 1)], "there is no entry 1 to vanish"),
         ([CREATED, on("resume", 1)], "there is no entry 1 to resume"),
-        ([CREATED, event_now("reserve", entry=1, amount=Amount(1, 0))], "a value in it cannot be read"),
+        ([CREATED, HistoryEvent(act="reserve", entry=1, epsilon=1, delta=0)], "a value in it cannot be read"),
         ([CREATED, GRANTED, on("charge", 1), on("settle", 1)], "a value in it cannot be read"),
         ([CREATED, GRANTED, resume("b", 1, "c")], "entry 1 was resumed by a run without a lease of it"),
         (

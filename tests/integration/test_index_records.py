@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.generation.bodies import Bodies
+from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sample_data import write_jsonl
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_read_is_one_null(path: Path, monkeypatch: pytes
 
 
 def test_tokens_are_kept_for_later_draws_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpfewshot.generation.bodies._KEPT", 5)
+    monkeypatch.setattr("dpfewshot.generation.units._KEPT", 5)
     backend = Noting()
     bodies = Bodies(each_a_unit(tickets()), PromptWriter(TASK, backend, 100))
 

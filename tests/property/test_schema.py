@@ -20,8 +20,8 @@ import dpfewshot as dpf
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import MECHANISMS as BY_NAME
 from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, RowChange, SoftmaxChoice, SparseVector
 from dpfewshot.prompts.writer import PromptWriter

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.backends.text import ending_tokens
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.draft import Draft
+from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit

@@ -185,9 +185,18 @@ def long_book(plans: int) -> Snapshot:
         nonlocal before
         amounts = units or (None, None)
         at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
-        row = chained(
-            HistoryEvent(name, at, "me", entry, None, *amounts, details, "0.1.0"), len(history) + 1, before
+        epsilon, delta = amounts
+        event = HistoryEvent(
+            act=name,
+            at=at,
+            actor="me",
+            entry=entry,
+            epsilon=epsilon,
+            delta=delta,
+            details=details,
+            package_version="0.1.0",
         )
+        row = chained(event, len(history) + 1, before)
         history.append(row)
         before = row["hash"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
-from dpfewshot.generation.bodies import Bodies
 from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.units import Bodies
 from dpfewshot.records import identifiers
 from dpfewshot.records.units import UnitSequence
 

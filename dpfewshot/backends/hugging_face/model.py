@@ -394,8 +394,6 @@ class HuggingFaceStreams:
         """Return the logits after the last token of each row, shape (rows, V).
 
         Args:
-            tokens: a row of token ids for each sequence.
-            positions: the position of each token.
             mask: added to the attention scores; None for the model's own causal mask.
             span: the number of cells attended to before these tokens, and including them.
             write: stores the new keys and values.

@@ -237,10 +237,8 @@ class Client:
         ca_bundle: a file or folder of PEM certificates to trust in place of certifi's.
 
     Attributes:
-        base: the base of the endpoints.
         root: the same without "/v1".
         host: the server's host and port, for messages.
-        gate: the argument.
 
     Raises:
         MissingExtra: httpcore2 is not installed.
@@ -307,7 +305,6 @@ class Client:
         """Send a JSON body, or none, and read the JSON answer.
 
         Args:
-            url: the whole URL.
             body: sent as JSON; None asks for a page.
             read: turns the answer into a result, or raises `Malformed`, which is retried like a failure.
             public: whether the request holds nothing private, so that a refusal may be quoted.

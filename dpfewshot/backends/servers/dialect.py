@@ -30,8 +30,6 @@ class Dialect(ABC):
     """One kind of server.
 
     Args:
-        client: the server.
-        model: the model's name on the server.
         allow_truncated: whether a few log-probabilities per prompt are enough.
 
     Attributes, set by `connect`:

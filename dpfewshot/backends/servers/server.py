@@ -55,13 +55,10 @@ class Server:
     minute, always alone.
 
     Args:
-        client: the server.
-        model: the model's name on the server.
         dialect: the dialect's name, or "auto".
         allow_truncated: whether a few log-probabilities per prompt are enough.
 
     Attributes:
-        client: the argument.
         dialect: the connected dialect.
         identity: what every answer says about the model; None before the first.
         exact: whether the canary's answer must stay the same to the bit.

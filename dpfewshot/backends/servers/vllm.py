@@ -49,7 +49,7 @@ ALLOWED = re.compile(r"max allowed\D*(\d+)")
 """Where vLLM's refusal says how many log-probabilities it returns."""
 
 NEUTRAL: Mapping[str, Any] = {
-    "temperature": 1.0,
+    "temperature": 0.0,
     "top_p": 1.0,
     "top_k": -1,
     "min_p": 0.0,
@@ -57,11 +57,10 @@ NEUTRAL: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Sent explicitly, since the server's defaults come from the model's files."""
+"""Sent explicitly, since the server's defaults come from the model's files.
 
-GREEDY = 0.0
-"""The temperature of requests. vLLM lists the sampled token beside the likeliest: a random one would give a
-truncated row another entry each time."""
+vLLM lists the sampled token beside the likeliest: a random one would give a truncated row another entry each
+time."""
 
 
 class VLLM(Dialect):
@@ -133,7 +132,6 @@ class VLLM(Dialect):
         """Request a support by its ids if the server takes that many, else all that the server returns."""
         body = {
             **NEUTRAL,
-            "temperature": GREEDY,
             **settings,
             "model": self.model,
             "prompt": [list(prompt) for prompt in prompts],

@@ -55,7 +55,6 @@ class StreamModel(Protocol):
     """A loaded model and its tokenizer; what is not described here is as of `LogprobBackend`.
 
     Attributes:
-        vocabulary_size: V.
         end_token_ids: the tokens with which the model ends a text.
         bos: the beginning-of-sequence token, if the model wants one in front of every prompt.
         longest: the longest prompt that the model attends to, in tokens; None if it does not say.
@@ -97,7 +96,6 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     """A backend over a `StreamModel`: checks prompts, assigns streams, serialises calls, and closes.
 
     Args:
-        model: the model.
         context_tokens: the longest prompt, including the tokens that a block adds to it.
         kept_prompts: how many private prompts of a block keep their streams from token to token.
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
@@ -367,8 +365,6 @@ class StreamBlock:
     number of prompts changes the time, but no answer and no limit.
 
     Args:
-        model: the model.
-        pools: its streams.
         guard: entered by every call: holds the backend's lock, and refuses a closed backend.
         prefix, suffixes, tokens, public: as of `open_block`; None for a prompt that cannot be evaluated.
         turn: the block's turn, which ends with it; None if it waited for none.

@@ -133,18 +133,15 @@ class StreamPool:
     Dummies are copies of one public stream and are rewound after each step.
 
     Args:
-        open_streams: makes the streams.
         groups: groups that keep prompts; the pool has one more.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
-        counts: counts what is evaluated.
 
     Attributes:
         groups: the groups that keep prompts.
         spare: the group for prompts that are not kept.
         capacity: the prompts that a group holds.
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
-        closed: whether the streams are freed.
     """
 
     def __init__(

@@ -40,7 +40,6 @@ def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[L
 
     Args:
         lanes: at least one. A lane works on one item at a time.
-        items: the items, taken in order.
         work: called from several threads at once, each with a lane of its own.
     """
     waiting = deque(items)
