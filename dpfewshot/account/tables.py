@@ -3,10 +3,15 @@
 Amounts are integers: ε and Rényi divergences in 10⁻¹², δ in 10⁻¹⁸.
 Times (ISO 8601 in UTC) and JSON are text: both databases return it byte for byte, so that the history can be
 hashed.
+`migrations` makes these tables, with Alembic, which is imported only for that.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
 from typing import Final
 
 from sqlalchemy import (
@@ -23,7 +28,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    insert,
     inspect,
     select,
     text,
@@ -31,19 +35,19 @@ from sqlalchemy import (
 
 from dpfewshot.account.database import Database
 from dpfewshot.account.history import CANCELLED, CHARGED, RESERVED, SETTLED
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import LedgerError, MissingExtra
 
 NEWEST: Final = "0001"
-"""The version of the tables below; those of another are refused."""
+"""The migration that makes the tables of `tables`."""
 
-_CREATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
+_MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 
 # SQLite numbers rows only if the key is declared INTEGER, which holds 64 bits
 _Number = BigInteger().with_variant(Integer(), "sqlite")
 
 metadata = MetaData()
 
-version = Table(  # one row
+migration = Table(  # Alembic's own: which migration was the last
     "dpfewshot_migration",
     metadata,
     Column("version_num", String(32), primary_key=True),
@@ -136,19 +140,47 @@ def create_tables(database: Database) -> None:
         database.use_write_ahead_log()
     with database.write() as connection:
         if not database.place.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATION_LOCK})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         if not _has_tables(connection, database.place.name):  # another process may have been first
-            metadata.create_all(connection)
-            connection.execute(insert(version).values(version_num=NEWEST))
+            _migrate(connection)
 
 
 def _has_tables(connection: Connection, name: str) -> bool:
-    if not inspect(connection).has_table(version.name):
+    if not inspect(connection).has_table(migration.name):
         return False
-    found = connection.execute(select(version.c.version_num)).scalar_one()
+    found = connection.execute(select(migration.c.version_num)).scalar_one()
     if found != NEWEST:
         raise LedgerError(
             f"{name} has tables of version {found}, this package knows version {NEWEST}: "
             "install the version of dpfewshot that made it"
         )
     return True
+
+
+@contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Keep Alembic from logging each step, unless the program configures its logger."""
+    logger = logging.getLogger("alembic")
+    own = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]  # Alembic adds that
+    if own or logger.level != logging.NOTSET:
+        yield
+        return
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+def _migrate(connection: Connection) -> None:
+    with _warnings_alone():  # also while it is imported
+        try:
+            from alembic import command
+            from alembic.config import Config
+        except ModuleNotFoundError:
+            raise MissingExtra("making or migrating a ledger", "ledger") from None
+        with resources.as_file(resources.files("dpfewshot.account") / "migrations") as folder:
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", str(folder).replace("%", "%%"))
+            config.set_main_option("path_separator", "os")
+            command.upgrade(config, NEWEST)
