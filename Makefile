@@ -78,7 +78,7 @@ peers: models .venv/compiled .venv/bench
 	$(BIN)/python -m bench.readme
 
 # The documentation as a site, into build/site; a server (`python -m http.server -d build/site`) makes its search work.
-site: .venv/dev
+site: .venv/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 format: .venv/dev
@@ -122,6 +122,10 @@ LOCKED := $(BUILD) --require-hashes --requirement requirements
 	$(call install,llama-cpp-python,--upgrade --target .venv/llama-cpp $(LOCKED)/compiled.txt)
 	@touch $@
 
+.venv/site: .venv/demo requirements/site.txt
+	$(call install,site,$(LOCKED)/site.txt)
+	@touch $@
+
 .venv/release: .venv/python requirements/release.txt
 	$(call install,release,$(LOCKED)/release.txt)
 	@touch $@
@@ -131,9 +135,10 @@ LOCK := UV_CUSTOM_COMPILE_COMMAND="make update" $(BIN)/uv pip compile --quiet --
 update: .venv/release
 	$(LOCK) --group pip --output-file requirements/pip.txt
 	$(LOCK) --group build --output-file requirements/build.txt
-	$(LOCK) pyproject.toml --extra dev --group model --group torch --no-emit-package torch \
+	$(LOCK) pyproject.toml --extra dev --group model --group site --group torch --no-emit-package torch \
 	  --constraints requirements/build.txt --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra demo --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
+	$(LOCK) --group site --constraints requirements/dev.txt --output-file requirements/site.txt
 	$(LOCK) --group compiled --constraints requirements/dev.txt --output-file requirements/compiled.txt
 	$(LOCK) --group release --constraints requirements/dev.txt --output-file requirements/release.txt
 	@echo "now run: make test"

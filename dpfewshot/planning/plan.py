@@ -66,7 +66,7 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
     warning = (
         f"epsilon {epsilon_text(plan.epsilon)} protects hardly at all: whoever is 1 % sure that a given "
         f"unit is in the records can become {percent_text(believed(0.01, plan.epsilon))} sure; take "
-        f"{HARDLY_PROTECTS:.3g} or less (docs/how-to/explain-epsilon.md)"
+        f"{HARDLY_PROTECTS:.3g} or less (docs/privacy-officer.md)"
     )
     return [warning]
 

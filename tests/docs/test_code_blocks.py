@@ -21,6 +21,7 @@ OPENED = {
 }
 """Makes what a page opens, in place of the user: the folder of a model, a project file."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]*)\)")
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 
 
@@ -43,3 +44,23 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_links_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+    heads = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head) for head in heads)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in shown}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_anchors_lead_to_headings(page: Path) -> None:
+    links = ANCHOR.findall(page.read_text(encoding="utf-8"))
+    places = [((page.parent / path).resolve() if path else page, anchor) for path, anchor in links]
+    assert [each for each in places if each[0].suffix == ".md" and each[1] not in anchors(each[0])] == []
+
+
+def test_a_heading_that_is_not_there_is_found() -> None:
+    assert "what-it-does-not-cover" in anchors(DOCS / "guarantee.md")
+    assert "what-nobody-wrote" not in anchors(DOCS / "guarantee.md")

@@ -1,6 +1,5 @@
 """The raw rows in bench/results still load, and the pages have the tables that follow from them."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,13 @@ def test_a_page_has_the_tables_of_the_raw_rows(page) -> None:
 
 def test_a_figure_that_was_changed_is_found() -> None:
     text = readme.README.read_text(encoding="utf-8")
-    accuracy = re.search(r"\d\d\.\d \[", text)
-    assert accuracy is not None
-    assert written(text.replace(accuracy[0], "99.9 ["), readme.TABLES) == text
+    assert "we won 3," in text
+    assert written(text.replace("we won 3,", "we won 9,"), readme.TABLES) == text
+
+
+def test_the_plot_of_the_readme_is_drawn_from_the_raw_rows() -> None:
+    assert readme.PICTURE.read_text(encoding="utf-8") == readme.picture(), "run: python -m bench.readme"
+    assert "docs/accuracy.svg" in readme.README.read_text(encoding="utf-8")
 
 
 def test_a_page_without_the_place_of_a_table_is_refused() -> None:

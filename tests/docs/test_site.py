@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -77,6 +78,12 @@ def test_every_page_is_there_and_loads_nothing_from_elsewhere(site: Path) -> Non
         loads = Loads()
         loads.feed(page.read_text(encoding="utf-8"))
         assert not [each for each in loads.found if each.startswith(("http:", "https:", "//"))], page
+
+
+def test_the_file_for_language_models_names_pages_of_the_site(site: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 15
+    assert [link for link in links if not (site / link).exists()] == []
 
 
 def test_the_reference_has_every_public_name_and_every_command(site: Path) -> None:

@@ -5,43 +5,59 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dpfewshot.cli.project_file import FILE_NAME
 from tests.support.commands import Run
 from tests.support.pages import DOCS, blocks
 
 PAGE = DOCS / "how-to/start.md"
-FEWER = ("--prompts-per-draw", "20", "--max-tokens", "4")
-"""Goes with `generate`: seconds in place of a minute."""
+QUICK = 'backend = "tests.support.scripts:Desk"'
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The page's commands, in a folder with its records; the umask is put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    exec(compile(blocks(PAGE, "python")[0], PAGE.name, "exec"), {})  # noqa: S102 - our own docs
+    (script,) = blocks(PAGE, "sh")
+    before = os.umask(0o022)
+    yield script.splitlines()
+    os.umask(before)
+
+
+def test_the_page_runs(command: Run, lines: list[str]) -> None:
+    output = ""
+    for line in lines:
+        program, *words = shlex.split(line)
+        if program == "umask":
+            os.umask(int(words[0], 8))
+            continue
+        assert program == "dpfewshot"
+        status, out, err = command(*words)
+        assert status == 0, out + err
+        output += out
+        if words[0] == "init":
+            file = Path(FILE_NAME)
+            shown = file.read_text(encoding="utf-8")
+            file.write_text(shown.replace("[model]", f"[model]\n{QUICK}"), encoding="utf-8")
+    released = Path("demos.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["certified"] for line in released] == [True] * 5
+    assert " events agree, chain tip " in output
+    assert Path("budget.db").stat().st_mode & 0o777 == 0o600
+    status, _, err = command("generate")
+    assert (status, "does not fit the budget" in err) == (3, True)
 
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_the_page_runs(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (script,), (task,) = blocks(PAGE, "python"), blocks(PAGE, "toml")
-    exec(compile(script, PAGE.name, "exec"), {})  # noqa: S102 - our own docs
-    Path("tickets.toml").write_text(task, encoding="utf-8")
-    lines = [line for block in blocks(PAGE, "sh") for line in block.replace("\\\n", " ").splitlines()]
-    output, before = "", os.umask(0o022)
-    try:
-        for line in lines:
-            program, *words = shlex.split(line)
-            if program == "umask":
-                os.umask(int(words[0], 8))
-                continue
-            assert program == "dpfewshot"
-            status, out, error = command(*words, *(FEWER if words[0] == "generate" else ()))
-            assert status == 0, out + error
-            output += out
-    finally:
-        os.umask(before)
-    released = Path("demos.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["certified"] for line in released] == [True, True]
-    assert " events agree, chain tip " in output
-    assert Path("budget.db").stat().st_mode & 0o777 == 0o600
+def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> None:
+    for line in lines[1:3]:
+        status, out, err = command(*shlex.split(line)[1:])
+        assert status == 0, out + err
     (plan,) = blocks(PAGE, "text")
-    untimed = [line for line in plan.splitlines() if "at most about" not in line]
-    assert [line for line in untimed if line not in output] == []
+    assert [line for line in plan.splitlines() if line not in out] == []

@@ -20,7 +20,8 @@ LOCKS = {
     "build": (None, ["build"]),
     "demo": ("demo", ["model"]),
     "compiled": (None, ["compiled"]),
-    "dev": ("dev", ["model", "torch"]),
+    "dev": ("dev", ["model", "site", "torch"]),
+    "site": (None, ["site"]),
     "release": (None, ["release"]),
 }
 UNHASHED = {"torch"}  # docs/decisions/dependencies.md
