@@ -260,7 +260,7 @@ def test_options_and_keys_become_a_project() -> None:
         made.append(project)
 
     words = (
-        "--task t --set text.Ticket=z --set text.Ticket=a --set text.Name=b --set population.x=3 --label x -M 4 "
+        "--task t --set text.Ticket=a --set text.Name=b --set population.x=3 --label x -M 4 "
         "--output o --set threads=2 --set base_url=http://one --set mask_identifiers=de --dataset d"
     )
     for given in ((), words.split()):
