@@ -168,7 +168,7 @@ class Account:
         with nullcontext() if self.durable else self._store.change():  # threads take turns
             common = relations if self._relations is None else relations & self._relations
             if not common or (self._relations is not None and unit != self._unit):
-                name = "the account" + (f" of the data set {self.dataset!r}" if self.dataset else "")
+                name = "the account" + (f" {self.dataset!r}" if self.dataset else "")
                 raise LedgerError(other_kind(name, self._relations or (), self._unit, relations, unit))
             self._relations, self._unit = common, unit
         return self.relation

@@ -86,10 +86,10 @@ class BudgetLedger:
 
     def _unknown(self, name: str) -> str:
         if not self._ledger.is_there:
-            return f"{self._ledger.name} does not exist, so it has no account for the data set {name!r}"
+            return f"{self._ledger.name} does not exist, so it has no account {name!r}"
         close = ", ".join(ascii(each) for each in similar(name, self.datasets()))
         meant = f" (did you mean {close}?)" if close else ""
-        return f"{self._ledger.name} has no account for the data set {name!r}{meant}"
+        return f"{self._ledger.name} has no account {name!r}{meant}"
 
     def create(
         self,
@@ -127,13 +127,13 @@ class BudgetLedger:
         )
         if (account.parallel, account.rule) != (parallel, rule):
             raise LedgerError(
-                f"the data set {dataset!r} has an account already, with parallel={account.parallel} and "
+                f"the account {dataset!r} is there already, with parallel={account.parallel} and "
                 f"rule={str(account.rule)!r}"
             )
         there = account.budget
         if there != storable(budget).as_budget():
             raise LedgerError(
-                f"the data set {dataset!r} has an account already, with the budget epsilon={there.epsilon}, "
+                f"the account {dataset!r} is there already, with the budget epsilon={there.epsilon}, "
                 f"delta={there.delta}, not epsilon={budget.epsilon}, delta={budget.delta}: dpfewshot ledger "
                 "change-budget replaces it"
             )

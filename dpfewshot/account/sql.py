@@ -188,7 +188,7 @@ class SqlTransaction:
         found = _rows(self._connection, select(accounts).where(having).with_for_update())
         if not found or _settings(found[0]) != self._settings:
             raise LedgerError(
-                f"the account of the data set {self._settings.dataset!r} is not as it was opened: its ledger "
+                f"the account {self._settings.dataset!r} is not as it was opened: its ledger "
                 f"was replaced, or it was tampered with. Open it again, or {VERIFY}"
             )
         self._row = found[0]

@@ -245,7 +245,7 @@ def assigned(lines: Sequence[str]) -> dict[str, Any]:
     """The words of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out.
 
     Raises:
-        InvalidPlan: a line is no such line, or its key is unknown, twice there, or of the wrong type.
+        InvalidPlan: a line is no such line, or its key is unknown or of the wrong type.
     """
     words, output, _, _ = _Lines(lines).read(Path())
     return {**words, **output}
@@ -346,12 +346,10 @@ class _Lines(_Source):
                 found = tomllib.loads(f"{name} = {written}")
             except (tomllib.TOMLDecodeError, RecursionError):
                 continue
-            there, new = values.get(key, {}), found[key]
-            if key not in values:
-                return {**values, **found}
-            if isinstance(there, dict) and isinstance(new, dict) and not there.keys() & new.keys():
-                return {**values, key: {**there, **new}}
-            raise self.error("is there twice", _SECTION_OF[key], key)
+            there, new = values.get(key), found[key]
+            if isinstance(there, dict) and isinstance(new, dict):  # population.Refund=3 and others
+                new = {**there, **new}
+            return {**values, key: new}  # as with an option, the last one counts
         raise self.error("is no key of TOML", _SECTION_OF[key], key)
 
     def error(self, message: str, section: str, key: str = "") -> InvalidPlan:  # noqa: ARG002 - as declared

@@ -270,7 +270,7 @@ def test_the_command_line_says_nothing(
 def test_a_fault_of_the_command_line_is_one_line_without_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def faulty(*_: object) -> None:
+    def faulty(*_: object, **__: object) -> None:
         raise LookupError(SECRET)
 
     (tmp_path / "records.jsonl").write_text('{"text": "a", "label": "Location"}\n' * 100)
