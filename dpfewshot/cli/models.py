@@ -55,8 +55,8 @@ class Model:
     )
     model: str | None = option(
         None,
-        "llama-cpp: a GGUF file, its name on the hub, or ollama:NAME, by default the packaged SmolLM2-135M; "
-        "others: a name or folder.",
+        "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
+        "packaged SmolLM2-135M; others: a name or folder.",
     )
     base_url: tuple[str, ...] = option(
         (), "the server's address, http://host:8000/v1. Repeat it for replicas.", of=[OPENAI], multiple=True

