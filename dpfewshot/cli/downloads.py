@@ -56,10 +56,8 @@ def get(*, name: str, folder: str | None, as_json: bool) -> None:
     """
     click.echo(str(DOWNLOADS[name]), err=True)
     path = fetch(name, None if folder is None else Path(folder))
-    if as_json:
-        click.echo(json.dumps(_facts(name, path)))
-    else:
-        click.echo(f"{path}: SHA-256 as expected; now give --model {name if folder is None else path}")
+    told = f"{path}: SHA-256 as expected; now give --model {name if folder is None else path}"
+    click.echo(json.dumps(_facts(name, path)) if as_json else told)
 
 
 def _facts(name: str, path: Path | None) -> dict[str, object]:

