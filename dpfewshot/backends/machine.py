@@ -82,6 +82,18 @@ def short_spin() -> Iterator[None]:
         del os.environ["GOMP_SPINCOUNT"]
 
 
+def user_folder() -> Path:
+    """Return the user's folder for what can be found out or fetched again.
+
+    Raises:
+        RuntimeError: the user has no home directory.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():  # the XDG Base Directory Specification ignores relative paths
+        cache = Path.home() / ".cache"
+    return cache / "dpfewshot"
+
+
 def kept_verdict(facts: Facts, kind: type[Verdict]) -> Verdict | None:
     """Return the cached verdict on exactly these facts; None if no file holds one of this kind."""
     try:
@@ -150,8 +162,5 @@ def _file(facts: Facts) -> Path:
     Raises:
         RuntimeError: the user has no home directory.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not cache.is_absolute():  # the XDG Base Directory Specification ignores relative paths
-        cache = Path.home() / ".cache"
     name = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
-    return cache / "dpfewshot" / "verdicts" / f"{name}.json"
+    return user_folder() / "verdicts" / f"{name}.json"

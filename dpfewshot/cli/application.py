@@ -21,6 +21,7 @@ INTERRUPTED: Final = 130
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "demo": "doctor",
+    "model": "downloads",
     "init": "init",
     "plan": "plan",
     "generate": "generate",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dpfewshot import __version__
+from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages
@@ -85,6 +86,8 @@ def _examine(model: Model) -> Iterator[Check]:
     yield Check("model", well=True, says=f"{described}, {backend.vocabulary_size} tokens")
     if model.backend == LLAMA_CPP:
         yield _check("llama.cpp", _library)
+        if model.model is None:
+            yield _check("which model", downloads.advice)
     if states_invariance(backend):
         yield Check("claim", well=True, says="states that it is batch-invariant")
     else:

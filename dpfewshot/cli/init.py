@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from dpfewshot.account.names import dataset_name
+from dpfewshot.backends.downloads import RECOMMENDED, advice, downloaded
 from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import InvalidRecords, LedgerError
@@ -66,7 +67,7 @@ account = {name}  # its name
 create = true  # the first generate creates the account, with the budget above
 
 [model]  # writes the texts
-{model}  # a GGUF file; default: the packaged SmolLM2-135M
+{model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
@@ -88,7 +89,7 @@ report = "report.html"  # report
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
 @click.option("--epsilon", type=float, help="Epsilon of one plan.")
-@click.option("--model", help=f"A GGUF file; {PACKAGED}: the packaged SmolLM2-135M.")
+@click.option("--model", help=f"A GGUF file or a name of `dpfewshot model`; {PACKAGED}: SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
 @click.option("--force", is_flag=True, help=f"Replace {FILE_NAME}.")
 @json_option
@@ -115,7 +116,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise click.UsageError("labels must be public: name a column of labels that everybody may know")
     _answer(given, "texts_are", "What is a text? A noun phrase", "a short text", yes=yes)
     _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
-    _answer(given, "model", f"Model: a GGUF file, or {PACKAGED}", PACKAGED, yes=yes)
+    better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
+    _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     with write_errors(FILE_NAME):
@@ -130,7 +132,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         public,
         f"instruction: {project.task.instruction}",
         f"epsilon {given['epsilon']:g}, delta the smaller of 1e-5 and 1/(100 n), n all units",
-        f"model: {given['model']}",
+        f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         f"account: {project.account.account} in budget.db, which the first generate creates",
         f"{kept} is kept for `choose` and writes nothing (key holdout)",
         f"wrote {FILE_NAME}: correct what is wrong; next: dpfewshot plan",

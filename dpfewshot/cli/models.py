@@ -65,8 +65,8 @@ class Model:
     )
     model: str | None = option(
         None,
-        "llama-cpp: a GGUF file, its name on the hub, or ollama:NAME, by default the packaged SmolLM2-135M; "
-        "others: a name or folder.",
+        "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
+        "packaged SmolLM2-135M; others: a name or folder.",
     )
     base_url: tuple[str, ...] = key((), of=[OPENAI], multiple=True)
     api_key_env: str | None = key(None, of=[OPENAI])

@@ -15,7 +15,7 @@ from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe, Project, takes
 from dpfewshot.cli.project_file import from_project_file
-from dpfewshot.errors import BudgetExceeded
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import amount_text, counted, delta_text, epsilon_text, on_one_line, percent_text
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
     else:
         lines = [
             describe(measured, project.data.unit),
-            f"      {account_line(project.account, project.account.opened(), synthesizer)}",
+            f"      {_account(project.account, synthesizer)}",
             *_remedies(synthesizer, project.data.unit),
             _next(),
         ]
@@ -189,6 +189,14 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
         f"texts and was 50 % sure that a given {noun} is in the data becomes at most "
         f"{percent_text(believed(0.5, plan.epsilon))} sure, delta aside"
     )
+
+
+def _account(named: AccountName, synthesizer: Synthesizer) -> str:
+    """See `account_line`; an account that cannot be looked at is no reason to have no plan."""
+    try:
+        return account_line(named, named.opened(), synthesizer)
+    except LedgerError as error:
+        return f"account: {error}"
 
 
 def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> str:

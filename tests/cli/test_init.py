@@ -48,6 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with tickets of customers in tickets.csv."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where no model was fetched
     write_csv()
     return tmp_path
 

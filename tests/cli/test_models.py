@@ -233,6 +233,7 @@ def test_doctor_names_the_library_of_llama_cpp_and_the_faster_one(
     out = capfd.readouterr().out
     assert f"ok   llama.cpp: {says}" in out
     assert ("pip install '.[llama-cpp]'" in out) is not converts
+    assert "ok   which model: the packaged model is for trying out" in out
 
 
 def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.CaptureFixture[str]) -> None:

