@@ -28,6 +28,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "labels": "releases",
     "calibrate": "releases",
     "choose": "releases",
+    "search": "releases",
     "evaluate": "evaluate",
     "audit": "audit",
     "report": "report",

@@ -311,6 +311,14 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Searching:
+    """How `search` goes on from what it chose."""
+
+    rounds: int = key(2)
+    most_candidates: int = key(12)
+
+
+@dataclass(frozen=True)
 class Evaluating:
     """What `evaluate` measures."""
 
@@ -348,6 +356,7 @@ class Project:
     plan: Probe = field(default_factory=Probe)
     generate: Workers = field(default_factory=Workers)
     choose: Scoring = field(default_factory=Scoring)
+    search: Searching = field(default_factory=Searching)
     evaluate: Evaluating = field(default_factory=Evaluating)
     audit: Auditing = field(default_factory=Auditing)
     report: Page = field(default_factory=Page)

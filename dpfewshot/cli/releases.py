@@ -22,6 +22,7 @@ from dpfewshot.cli.project import (
     Data,
     Project,
     Scoring,
+    Searching,
     check_budget,
     takes,
 )
@@ -111,6 +112,57 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
             on_progress=on_progress,
             **settings,
         )
+    _publish_choice(project, choice, as_json=as_json)
+
+
+@click.command()
+@from_project_file(files="demonstrations", output="chosen")
+@_takes(
+    "A new .jsonl file for the chosen demonstrations.",
+    *("scored_units", "score", "balanced", "proxy_choice", Searching),
+)
+@click.option(
+    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
+)
+def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
+    """Search in rounds for the best of the demonstrations to show, at the cost of one choice.
+
+    A round exchanges, leaves out and reorders what the round before chose. With several texts of a label
+    (--shots) there is more to try.
+
+    \b
+    Example:
+      dpfewshot search --task trec --records trec.jsonl.gz --candidates demos.jsonl --epsilon 0.2 \\
+        --output chosen.jsonl
+      dpfewshot search ... --set rounds=3
+    """
+    from dpfewshot.demonstrations import Demonstrations
+    from dpfewshot.releases import choosing
+    from dpfewshot.releases.variations import Variations
+
+    _check_new(project.output)
+    scoring = project.choose
+    shown = [one for path in files for one in Demonstrations.from_jsonl(path)]
+    with _nothing_spent_if_interrupted("scoring") as on_progress:
+        records, settings = _inputs(project, project.task, pure=True)
+        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
+        stages()(f"scoring in {project.search.rounds} rounds")
+        choice = choosing.search(
+            project.task,
+            records,
+            model,
+            proposer=Variations(shown, most=project.search.most_candidates),
+            rounds=project.search.rounds,
+            score=scoring.score,
+            balanced=scoring.balanced,
+            proxy=scoring.proxy_choice,
+            on_progress=on_progress,
+            **settings,
+        )
+    _publish_choice(project, choice, as_json=as_json)
+
+
+def _publish_choice(project: Project, choice: Choice, *, as_json: bool) -> None:
     where = "records that were kept for this" if project.holdout else "records"
     told = json.dumps(choice.as_dict())
     if not as_json:
@@ -259,7 +311,7 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
 
     def on_progress(step: int, steps: int) -> None:
         nonlocal done
-        done = step == steps
+        done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
             tell(f"{doing}: {100 * step // steps} % done")
 

@@ -80,6 +80,18 @@ CHOOSE = ["choose", *DATA, "--epsilon", "2"]
 GOOD, POOR = ("--candidates", "good.jsonl"), ("--candidates", "poor.jsonl")
 
 
+def test_a_search_goes_on_from_what_helps(command: Run, here: Path) -> None:
+    words = ("search", *CHOOSE[1:], *POOR, *GOOD)
+    status, out, err = command(*words, "--set", "rounds=3", "--output", "chosen.jsonl")
+    assert status == 0, err
+    assert "scoring in 3 rounds" in err
+    assert out.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)\n")
+    shown = [json.loads(line)["text"] for line in (here / "chosen.jsonl").read_text().splitlines()]
+    helpful = [json.loads(line)["text"] for line in (here / "good.jsonl").read_text().splitlines()]
+    assert set(shown) & set(helpful)
+    assert command(*words, "--set", "rounds=0")[0] == 2
+
+
 def test_one_line_says_which_and_how_good(command: Run, here: Path) -> None:
     status, out, err = command(*CHOOSE, *POOR, *GOOD, "--output", "chosen.jsonl", "--quiet")
     assert (status, err, out.count("\n")) == (0, "", 2)  # no progress bar in a pipe

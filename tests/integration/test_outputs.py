@@ -137,6 +137,7 @@ FURTHER = (
     Verb("labels", (*LABELS, "--candidates", "labels.txt", "--json"), ("unit",)),
     Verb("calibrate", CALIBRATE, ("unit",), status=2),  # what it releases is noisy, as with choose
     Verb("choose", CHOOSE, ("unit",), status=2),  # accuracies are noisy: see test_outputs_python.py
+    Verb("search", CHOOSE, ("unit",), status=2),  # likewise
     Verb("report", (*SHOWN, *ACCOUNT)),
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2])),
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2], "--json")),
