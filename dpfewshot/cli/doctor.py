@@ -196,11 +196,10 @@ PROMPT_TOKENS: Final = 4_000
 
 NEXT_STEPS: Final = """
 Next steps:
-  your own records   dpfewshot plan --task task.toml --records tickets.jsonl --epsilon 4
-                     dpfewshot generate ... with the same options and --output demos.jsonl
-  your own model     ... --model model.gguf
-  check the set-up   dpfewshot doctor
-  the guarantee      docs/guarantee.md"""
+  a better model     dpfewshot model get gemma-3-270m
+  your own records   dpfewshot init tickets.csv
+                     dpfewshot plan
+                     dpfewshot generate"""
 
 
 @click.command()

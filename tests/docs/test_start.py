@@ -60,4 +60,5 @@ def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> Non
         status, out, err = command(*shlex.split(line)[1:])
         assert status == 0, out + err
     (plan,) = blocks(PAGE, "text")
-    assert [line for line in plan.splitlines() if line not in out] == []
+    same = [line for line in plan.splitlines() if not line.startswith("      time:")]  # the machine's
+    assert [line for line in same if line not in out] == []
