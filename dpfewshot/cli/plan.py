@@ -64,7 +64,7 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
     else:
         lines = [
             describe(measured, project.data.unit),
-            f"      {_account(project.account, synthesizer)}",
+            f"      {_account(project, synthesizer)}",
             *_remedies(synthesizer, project.data.unit),
             _next(),
         ]
@@ -183,7 +183,7 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
 
     if plan.epsilon is None or plan.delta is None:
         return "no guarantee: the texts may tell of single records, so keep them where the records are"
-    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun)
+    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun) + f" ({plan.relation})"
     return (
         f"epsilon {epsilon_text(plan.epsilon)}, delta {delta_text(plan.delta)} for {change}: who reads all "
         f"texts and was 50 % sure that a given {noun} is in the data becomes at most "
@@ -191,10 +191,11 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     )
 
 
-def _account(named: AccountName, synthesizer: Synthesizer) -> str:
-    """See `account_line`; an account that cannot be looked at is no reason to have no plan."""
+def _account(project: Project, synthesizer: Synthesizer) -> str:
+    """See `account_line`; an account that cannot pay for the plan is no reason to have none."""
+    named = project.account
     try:
-        return account_line(named, named.opened(), synthesizer)
+        return account_line(named, named.opened(synthesizer.plan.relation, project.data.unit), synthesizer)
     except LedgerError as error:
         return f"account: {error}"
 

@@ -423,7 +423,8 @@ class Project:
         budget = self.budget.of(records)
         with self.data.lines_named():
             scopes = self._checked_scopes(task, records, budget, settings)
-        if budget is NO_PRIVACY and account.ledger is not None:
+        uncertified = budget is NO_PRIVACY or options.accounting != "certified"
+        if uncertified and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
         run = relation_of(options.sampling, self.budget.population), unit_of(records)
         opened = account.opened(*run, None)
@@ -630,16 +631,17 @@ def _names_of(section: type) -> list[str]:
 
 def _without_guarantee(project: Project) -> Project:
     """Leave the account of a project file out at ε = inf: it counts nothing. Refuse its file of texts."""
-    if project.budget.epsilon < math.inf or project.account.ledger is None:
-        return project
+    published = project.settings.accounting != "certified"
     source, in_file = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT_MAP
-    if source("ledger") is not in_file or source("epsilon") is in_file:
+    if not published and (project.budget.epsilon < math.inf or source("epsilon") is in_file):
         return project
     if source("output") is in_file:
         raise click.UsageError(
-            "--epsilon inf means no guarantee: name another file with --output, since that of the project "
-            "file is for texts to publish"
+            "this run has no guarantee: name another file with --output, since that of the project file is "
+            "for texts to publish"
         )
+    if published or project.account.ledger is None or source("ledger") is not in_file:
+        return project
     warn("--epsilon inf means no guarantee, so no account is charged")
     return replace(project, account=AccountName())
 

@@ -346,6 +346,8 @@ class _Lines(_Source):
                 found = tomllib.loads(f"{name} = {written}")
             except (tomllib.TOMLDecodeError, RecursionError):
                 continue
+            if set(found) != {key}:
+                break
             there, new = values.get(key), found[key]
             if isinstance(there, dict) and isinstance(new, dict):  # population.Refund=3 and others
                 new = {**there, **new}

@@ -127,7 +127,7 @@ class Choice:
     """The prompt that `dpfewshot.choose` chose. All of it is released: log it, store it, publish it.
 
     Attributes:
-        index: of the chosen candidate, from 0.
+        index: of the chosen candidate, from 0; in a search, among all that were scored.
         candidate: the chosen prompt.
         accuracy: of the chosen prompt, on other units than those that chose it.
         baseline: without demonstrations, on the same units as `accuracy`.

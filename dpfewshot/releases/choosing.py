@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -68,6 +69,9 @@ from dpfewshot.values import PrivacyBudget, Record, check_whole
 ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
 
+MOST_ROUNDS: Final = 100
+"""Each has its own part of the units."""
+
 _SLICES: Final = 5
 """Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
 
@@ -120,7 +124,8 @@ def choose(
             unit has most of its records has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
-        on_progress: called with the steps done and all steps; an interrupt before the last spends nothing.
+        on_progress: called with the steps done and all steps, of each round; an interrupt before the last
+            step of the first round spends nothing.
         random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
@@ -136,10 +141,12 @@ def choose(
         BudgetExceeded: the account does not allow it; nothing is scored or spent.
         LedgerError: as in `Synthesizer`; nothing is drawn.
     """
-    first = checked_candidates(task, candidates(()) if callable(candidates) else candidates)
+    first = checked_candidates(task, _first(candidates) if callable(candidates) else candidates)
     models = _models(backend)
     check_whole("scored_units", scored_units)
     check_whole("rounds", rounds)
+    if rounds > MOST_ROUNDS:
+        raise InvalidPlan(f"rounds must be at most {MOST_ROUNDS}, not {rounds}")
     if score not in (ACCURACY, LIKELIHOOD):
         raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
     if balanced and task.labels is None:
@@ -225,6 +232,7 @@ def choose(
     )
 
 
+@redacts_errors(DPFewShotError, "the search")
 def search(
     task: Task,
     records: Iterable[Record] | object,
@@ -246,12 +254,12 @@ def search(
         proposer: names the candidates of a round, given what the rounds before it chose; `Variations` is one.
             The winner of a round stays in the next one.
         budget: its ε is what the search spends, and no δ.
-        rounds: at least 1. Each has 1/(rounds + 1) of the sampled units; the last part measures.
+        rounds: 1 to 100. Each has 1/(rounds + 1) of the sampled units; the last part measures.
         options: the others of `choose`.
 
     The errors are those of `choose`, with one difference: the first round is charged when it chooses, so a
-    model that fails later leaves ε spent. A proposer that fails then, or names a candidate that cannot be
-    used, only causes a warning.
+    model that fails later leaves ε spent. A proposer that fails then, names a candidate that cannot be used
+    or more than 1,024 of them only causes a warning.
     """
     return choose(task, records, backend, proposer, rounds=rounds, budget=budget, **options)
 
@@ -264,6 +272,14 @@ def _cost(budget: PrivacyBudget) -> Amount:
     return Amount(epsilon, 0)
 
 
+def _first(propose: Proposer) -> list[Candidate | Sequence[object]]:
+    """What a proposer wants to try in the first round."""
+    try:
+        return list(propose(()))
+    except Exception as error:  # noqa: BLE001 - somebody else's code, whose frames may hold anything
+        raise InvalidPlan(f"the proposer failed with {type(error).__name__}; nothing is spent") from None
+
+
 def _proposed(
     propose: object, winners: Sequence[Candidate], task: Task, prompt_of: Callable[[Candidate], _Prompt]
 ) -> list[_Prompt]:
@@ -271,15 +287,28 @@ def _proposed(
     found: list[_Prompt] = []
     try:
         proposals = list(propose(tuple(winners))) if callable(propose) else []
-    except Exception as error:  # noqa: BLE001 - somebody else's code, which saw public things alone
-        warnings.warn(f"the proposer failed ({error}): its round keeps the winner", stacklevel=3)
+    except Exception as error:  # noqa: BLE001 - as in `_first`
+        _warn(f"the proposer failed with {type(error).__name__}: its round keeps the winner")
         return found
+    if len(proposals) > MOST_CANDIDATES:
+        _warn(f"the proposer named {len(proposals)} candidates: the first {MOST_CANDIDATES} are tried")
     for one in proposals[:MOST_CANDIDATES]:
         try:
-            found.append(prompt_of(*checked_candidates(task, [one])))
+            (candidate,) = checked_candidates(task, [one])
+        except Exception as error:  # noqa: BLE001 - a candidate may be an iterator of the proposer's
+            said = str(error) if isinstance(error, DPFewShotError) else type(error).__name__
+            _warn(f"a proposed candidate is left out: {said}")
+            continue
+        try:
+            found.append(prompt_of(candidate))
         except (InvalidPlan, InvalidTask) as error:
-            warnings.warn(f"a proposed candidate is left out: {error}", stacklevel=3)
+            _warn(f"a proposed candidate is left out: {error}")
     return found
+
+
+def _warn(message: str) -> None:
+    with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing that is paid
+        warnings.warn(message, stacklevel=5)
 
 
 def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[LogprobBackend, ...]:

@@ -73,9 +73,11 @@ class Pool:
             except dpf.BackendError:
                 self.problem, paces = MODEL, 1
             except dpf.BudgetExceeded as error:
-                LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
-                self.problem = BUDGET
-                return
+                if not await asyncio.to_thread(self._synthesizer.has_run):
+                    LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
+                    self.problem = BUDGET
+                    return
+                paces = self._planned + 1  # another replica was faster by a moment: its run is read then
             else:
                 return
             finally:

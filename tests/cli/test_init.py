@@ -308,6 +308,24 @@ def test_without_a_guarantee_the_account_and_its_texts_stay_as_they_are(made: Ru
     )
 
 
+def test_what_a_paper_claims_makes_no_account_and_no_file_to_publish(made: Run) -> None:
+    paper = [f"--set={one}" for one in ("accounting=published", "sampling=fixed-size", "tokens_per_draw=1")]
+    assert "name another file with --output" in made("generate", *paper)[2]
+    assert "refused a ledger" in made("generate", *paper, "--output", "bare.jsonl")[2]
+    assert not Path("budget.db").exists()
+
+
+def test_a_plan_says_that_its_account_holds_for_another_relation(made: Run) -> None:
+    assert made("generate")[0] == 0
+    _, out, err = made("plan", *(f"--set=population.{label}=300" for label in LABELS))
+    assert "account: the account 'tickets' holds for" in out, err
+    assert "is left" not in out
+
+
+def test_one_set_is_one_line(made: Run) -> None:
+    assert "is no key of TOML" in made("plan", "--set", "max_tokens=5\nepsilon=1")[2]
+
+
 def test_a_terminal_shows_the_texts(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
     shown = made("generate")[1].splitlines()

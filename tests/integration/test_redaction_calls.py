@@ -139,6 +139,8 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
     ),
     "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
     "load": lambda: project(prompts_per_draw=1000).synthesizer(),
+    "choose": lambda: dpf.choose(TASK, rows(), Sentence(), [[]], budget=BUDGET),
+    "search": lambda: dpf.search(TASK, rows(), Sentence(), proposer=lambda _: [[]], budget=BUDGET),
     "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),
     "release_labels, no ledger": lambda: dpf.release_labels(
         rows()[:-1], count=1, epsilon=1.0, delta=1e-6, account=Locked.in_memory(BUDGET)

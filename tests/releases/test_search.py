@@ -1,6 +1,7 @@
 """`dpfewshot.search`: rounds that build on each other, each on units of its own."""
 
 import random
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -102,7 +103,7 @@ def test_a_proposer_that_fails_after_the_first_round_loses_nothing() -> None:
             raise ConnectionResetError("the hosted model is gone")
         return [HELPFUL]
 
-    with pytest.warns(UserWarning, match="hosted model is gone"):
+    with pytest.warns(UserWarning, match="failed with ConnectionResetError"):
         choice = search(failing)
     assert list(choice.demonstrations) == HELPFUL
 
@@ -120,12 +121,52 @@ def test_a_candidate_that_cannot_be_used_is_left_out(proposed: Any, says: str) -
     assert list(choice.demonstrations) == HELPFUL
 
 
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_what_a_proposer_does_wrong_never_loses_what_is_paid() -> None:
+    def faulty() -> Any:
+        yield HELPFUL[0]
+        raise ValueError
+
+    def proposer(winners: Sequence[dpf.Candidate]) -> list[Any]:
+        if len(winners) == 2:
+            raise Unsayable
+        return [faulty(), *[MISLEADING] * 1024] if winners else [HELPFUL]
+
+    with pytest.warns(UserWarning, match="proposer|proposed") as caught:
+        choice = search(proposer, rounds=3, scored_units=10)
+    assert [str(one.message) for one in caught] == [
+        "the proposer named 1025 candidates: the first 1024 are tried",
+        "a proposed candidate is left out: ValueError",
+        "the proposer failed with Unsayable: its round keeps the winner",
+    ]
+    assert choice.certified
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert search(proposer, rounds=3, scored_units=10).certified
+
+
+def test_a_proposer_that_fails_at_once_costs_nothing() -> None:
+    account = dpf.Account.in_memory(BUDGET)
+
+    def failing(_: Sequence[dpf.Candidate]) -> list[Any]:
+        raise ConnectionResetError("the hosted model is gone")
+
+    with pytest.raises(dpf.InvalidPlan, match="proposer failed with ConnectionResetError; nothing is spent"):
+        search(failing, account=account)
+    assert account.spent == PrivacySpend(0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("proposer", "rounds", "says"),
     [
         ([HELPFUL], 2, "rounds=2 needs a proposer"),
         (lambda _: [], 2, "0 candidates"),
         (lambda _: [HELPFUL], 0, "rounds"),
+        (lambda _: [HELPFUL], 101, "rounds must be at most 100"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_spent(proposer: Any, rounds: int, says: str) -> None:
