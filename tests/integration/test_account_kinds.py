@@ -231,4 +231,4 @@ def test_a_data_set_without_a_ledger_is_refused(capsys: pytest.CaptureFixture[st
     """A variable that was not set made a budget in memory of it, new in every run."""
     command = ["generate", "--task", "trec", "--records", "none.jsonl", "--epsilon", "4"]
     assert run([*command, "--dataset", "tickets"]) == 2
-    assert "--dataset needs --ledger" in capsys.readouterr().err
+    assert "--account needs --ledger" in capsys.readouterr().err

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +175,8 @@ def test_a_user_name_that_could_forge_a_line_is_escaped(
 
 def test_a_clock_that_goes_back_changes_nothing(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     account = lived(ledger_url)
-    monkeypatch.setattr(history_module, "now", lambda: "1999-12-31T23:59:59.000000+00:00")
+    past = SimpleNamespace(now=lambda _: datetime(1999, 12, 31, 23, 59, 59, tzinfo=UTC))
+    monkeypatch.setattr(history_module, "datetime", past)
     account.draw(4, LEASE)
     with pytest.raises(LedgerError):
         account.settle(2, LEASE)

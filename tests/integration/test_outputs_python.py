@@ -105,6 +105,20 @@ def _chosen(here: Here) -> object:
     return replace(choice, accuracy=UNKNOWN, baseline=UNKNOWN)
 
 
+def _searched(here: Here) -> object:
+    """A search of one prompt in two rounds, but for its accuracies."""
+    budget = dpf.PrivacyBudget(50, 1e-5)
+    prompt = dpf.Candidate(calibrated=False, format=_words())
+    found = dpf.search(
+        *(TASK, here.records, Certain()),
+        proposer=lambda winners: [] if winners else [prompt],
+        budget=budget,
+        population=UNITS,
+        holdout=0,
+    )
+    return replace(found, accuracy=UNKNOWN, baseline=UNKNOWN)
+
+
 def _calibrated(here: Here) -> object:
     """A calibration but for its bias, whose noise differs."""
     budget = dpf.PrivacyBudget(50, 1e-5)
@@ -138,6 +152,7 @@ FURTHER: dict[str, Call] = {
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
     "choose": _chosen,
+    "search": _searched,
     "release_calibration": _calibrated,
     "release_labels": lambda here: dpf.release_labels(here.records, count=2, epsilon=5, delta=1e-6),
 }
@@ -239,6 +254,7 @@ def test_every_function_that_takes_records_is_tried_or_named() -> None:
     public = {"instruction_only_demonstrations", "load"}  # records of its own, and the path of a project file
     assert takes - public == {
         "choose",
+        "search",
         "release_calibration",
         "release_labels",
         *OPERATOR_ALONE,
