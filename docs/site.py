@@ -11,6 +11,7 @@ pages, so that MkDocs checks them and the site is whole without a network.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("", ".backends", ".mechanisms", ".accounting", ".icl", ".evaluation", ".audit")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+NOTEBOOK = ".ipynb"
 LANGUAGES = {
     ".py": "python",
     ".pyx": "cython",
@@ -51,9 +53,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links of the README, and links to source files, at their pages."""
     path = page.file.src_uri
-    if path.startswith("source/"):
+    if path.startswith("source/") and not path.endswith(f"{NOTEBOOK}.md"):
         return markdown
-    folder = ROOT if path == "index.md" else (DOCS / path).parent
+    folder = (ROOT / path.removeprefix("source/") if path.startswith("source/") else DOCS / path).parent
+    folder = ROOT if path == "index.md" else folder
 
     def pointed(link: re.Match[str]) -> str:
         target = (folder / link[1]).resolve()
@@ -88,12 +91,20 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 def source_page(target: Path) -> str:
-    """A file between fences, or the names of a folder's files."""
+    """A file between fences, a notebook's cells, or the names of a folder's files."""
     name = target.relative_to(ROOT).as_posix()
     if target.is_dir():
         return "\n".join([f"# {name}/", "", *(f"- `{each.name}`" for each in sorted(target.iterdir()))])
     text = target.read_text(encoding="utf-8")
+    if target.suffix == NOTEBOOK:
+        return "\n\n".join(map(cell_text, json.loads(text)["cells"]))
     return f"# {name}\n\n````{LANGUAGES.get(target.suffix, 'text')}\n{text}\n````\n"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    """A notebook's cell: its words, or its code between fences."""
+    source = "".join(cell["source"])
+    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
 
 
 def reference() -> Iterator[tuple[str, str]]:

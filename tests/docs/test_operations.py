@@ -68,7 +68,7 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     assert 0 < spent[0].epsilon < 4
     assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 5  # one a label
 
-    (collect,) = blocks(DOCS / "privacy-officer.md", "bash")
+    collect, _ = blocks(DOCS / "privacy-officer.md", "bash")
     shell(collect)
     kept = tmp_path / "filed/confidential"
     assert json.loads((kept / "demonstrations-verified.json").read_text(encoding="utf-8"))["verified"]
@@ -87,6 +87,18 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     used = '"spent": {"epsilon": 3.9, "delta": 0}, "budget": {"epsilon": 4, "delta": 1}'
     with pytest.raises(AssertionError, match="98% of the budget"):
         shell(f"echo '{{{used}}}' |" + alert.partition("|")[2])
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
+def test_a_signed_release_is_checked_and_a_changed_one_is_refused(shell, tmp_path: Path) -> None:
+    _, sign = blocks(DOCS / "privacy-officer.md", "bash")
+    filed = tmp_path / "filed.sha256"
+    filed.write_text("0123  demos.jsonl\n", encoding="utf-8")
+    shell("ssh-keygen -q -t ed25519 -N '' -f signing_key")
+    shell(sign)
+    filed.write_text("4567  demos.jsonl\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="Could not verify signature"):
+        shell(sign.splitlines()[-1])
 
 
 def test_the_table_of_odds_is_what_the_page_computes(capsys: pytest.CaptureFixture[str]) -> None:

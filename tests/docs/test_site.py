@@ -21,8 +21,13 @@ from tests.support.browsers import DESKTOP, PHONE, chromium, opened
 
 pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
 ROOT = Path(__file__).parents[2]
-PAGES = ("results/utility", "proofs/accounting", "reference/dpfewshot")
-"""The widest tables, formulas, the longest names."""
+PAGES = (
+    "results/utility",
+    "proofs/accounting",
+    "reference/dpfewshot",
+    "source/examples/notebooks/first_set.ipynb",
+)
+"""The widest tables, formulas, the longest names, a notebook."""
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")}
 VIEWS = [("light", PHONE), ("dark", DESKTOP)]
 
