@@ -28,6 +28,9 @@ PAGES = (
     "source/examples/notebooks/first_set.ipynb",
 )
 """The widest tables, formulas, the longest names, a notebook."""
+CODE_CUT_OFF = (
+    "[...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth).length"
+)
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")}
 VIEWS = [("light", PHONE), ("dark", DESKTOP)]
 
@@ -110,6 +113,7 @@ def test_pages_can_be_read(address: str, browser: Browser, scheme: str, width: i
         assert not [url for url in seen.requests if not url.startswith((address, "data:", "blob:"))]
         assert seen.page.locator("h1").first.is_visible()
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert seen.page.evaluate(CODE_CUT_OFF) == 0, name
         assert seen.console == [], name
 
 
