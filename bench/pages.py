@@ -18,7 +18,9 @@ from typing import Any, TypeAlias
 from bench.utility import (
     BASELINES,
     CERTIFIED,
+    CERTIFIED_EPSILONS,
     DATA_SETS,
+    DEFAULT,
     EPSILONS,
     MODELS,
     RAW,
@@ -308,7 +310,8 @@ def certified() -> Lines:
     """Certified runs beside the stand-ins of the same plan."""
     made = []
     for task in DATA_SETS:
-        found = [cell for cell in cells() if cell.task == task and CERTIFIED in cell.condition]
+        stands_in = f"{ours(DATA_SETS[task]).name.partition(',')[0]}, {CERTIFIED}"
+        found = [cell for cell in cells() if cell.task == task and cell.condition.startswith(stands_in)]
         for calibration in calibrations_of(task) if found else ():
             beside = stand_ins(task)
             same = [cell for cell in beside if cell.repetition in {one.repetition for one in found}]
@@ -319,6 +322,27 @@ def certified() -> Lines:
             spread = f"{min(each):.1f} to {max(each):.1f}", f"{stdev(each):.1f}"
             made.append([name, runs, gap, f"{fmean(each):.1f}", *spread])
     head = "task | certified, each run | less the stand-ins of the same repetitions | stand-ins | from, to | s.d."
+    return table(head, made)
+
+
+def by_default() -> Lines:
+    """The default settings' certified runs, beside what reads no record and what protects none."""
+    made = []
+    for task in DATA_SETS:
+        runs = [cell for cell in cells() if cell.task == task and cell.condition.startswith(DEFAULT)]
+        for calibration in calibrations_of(task) if runs else ():
+            found = summaries(WRITER, calibration)
+            each = (
+                ", ".join(
+                    f"{accuracy(cell, calibration):.1f}" for cell in runs if cell.epsilon_asked == epsilon
+                )
+                for epsilon in CERTIFIED_EPSILONS
+            )
+            beside = [(ZERO_SHOT, 0.0), (NOTHING_READ[task], 0.0), (NON_PRIVATE_SAMPLE, None)]
+            zero_shot, nothing_read, private = (shown(found.get((task, *name))) for name in beside)
+            name = task if DATA_SETS[task].free else f"{task}, {calibration}"
+            made.append([name, zero_shot, nothing_read, *each, private])
+    head = "task | no demonstrations | ε = 0 | default, ε = 1, each run | default, ε = 4, each run | real records"
     return table(head, made)
 
 
@@ -470,6 +494,7 @@ def of_model(model: str, key: str) -> dict[str, Table]:
 
 PAGES: dict[str, dict[str, Table]] = {
     "docs/results/utility.md": {
+        "default": by_default,
         "certified": certified,
         "population": by_population,
         "sizes": sizes,

@@ -1,7 +1,7 @@
 """Accuracy on the papers' five tasks, beside the papers' baselines: bench/results/utility.jsonl.
 
     python -m bench.utility DATA STORE [--user qwen] [--task NAME ...]
-    python -m bench.utility DATA STORE --certified MODEL.gguf      # each prompt evaluated by itself, through llama.cpp
+    python -m bench.utility DATA STORE --certified MODEL.gguf      # the default settings, certified, through llama.cpp
     python -m bench.utility DATA STORE --records 300 --task agnews # ours from the first records
     python -m bench.pages                                          # the tables of docs/results/utility.md
 
@@ -72,7 +72,8 @@ BASELINES = (INSTRUCTION_ONLY, f"{INSTRUCTION_ONLY}, public examples")
 """Demonstrations that read no record."""
 
 CERTIFIED = "certified"
-CERTIFIED_TASKS = ("trec", "mit-d", "agnews")
+CERTIFIED_EPSILONS = (1.0, 4.0)
+DEFAULT = f"default, {CERTIFIED}"
 
 DIRECTORS = (
     "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
@@ -300,6 +301,12 @@ def plain(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centre
     return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
+def default(data: DataSet) -> Condition:
+    """What a user gets who sets nothing but T: certified, with the planner's mechanism, M and draws."""
+    tokens = data.our_tokens or data.max_tokens
+    return data.told(Synthetic(DEFAULT, None, None, 1, tokens, allow_batch_variance=False))
+
+
 def tang(data: DataSet) -> Condition:
     """Tang's Gaussian, in the paper's size."""
     size = (data.prompts, data.records_per_prompt, data.max_tokens)
@@ -353,6 +360,7 @@ def main() -> None:
     parser.add_argument("--user", choices=MODELS, default="gemma")
     parser.add_argument("--task", choices=DATA_SETS, action="append")
     parser.add_argument("--certified", metavar="MODEL", help="a GGUF file of the writer's weights")
+    parser.add_argument("--repetition", type=int, default=0, help="of the certified runs")
     parser.add_argument("--records", type=int, help="the first ones alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024, help="tokens: fewer are faster")
@@ -360,18 +368,21 @@ def main() -> None:
     given.store.mkdir(parents=True, exist_ok=True)
     model = backend(given.user, given.threads, given.context)
     results, name = Shown(RAW), MODELS["gemma"][0]
-    if given.certified or given.records:
-        kind = CERTIFIED if given.certified else f"{given.records} records"
-        writer = dpf.backends.LlamaCpp(given.certified, context_tokens=512) if given.certified else model
-        for task in given.task or CERTIFIED_TASKS:
+    if given.certified:
+        alone = dpf.backends.LlamaCpp(given.certified, context_tokens=512, threads=given.threads)
+        for epsilon, task in itertools.product(CERTIFIED_EPSILONS, given.task or DATA_SETS):
             data = DATA_SETS[task]
-            condition = replace(
-                plain(data, OURS, f"{OURS.name}, {kind}"), allow_batch_variance=not given.certified
+            one = experiment(data, given.data, alone, f"{name}, {CERTIFIED}", model)
+            evaluate(
+                one, [Trial(Stored(default(data), given.store), epsilon, SHOTS, given.repetition)], results
             )
-            one = experiment(
-                data, given.data, writer, f"{name}, {CERTIFIED}" if given.certified else name, model
-            )
+        return
+    if given.records:
+        for task in given.task or ("agnews",):
+            data = DATA_SETS[task]
+            one = experiment(data, given.data, model, name, model)
             one = replace(one, records=one.records[: given.records])
+            condition = plain(data, OURS, f"{OURS.name}, {given.records} records")
             evaluate(one, [Trial(Stored(data.told(condition), given.store), 1.0)], results)
         return
     writer = model if given.user == "gemma" else backend("gemma", given.threads, given.context)
