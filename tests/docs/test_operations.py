@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dpfewshot as dpf
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import support_tickets
-from tests.support.pages import DOCS, blocks
+from tests.support.pages import DOCS, ROOT, blocks
 from tests.support.processes import environment
 
 HOW_TO = DOCS / "how-to"
@@ -84,9 +86,38 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     # a model of letters in place of a language model
     shell(check.replace("--model model.gguf", "--backend bigrams:Bigrams"))
     shell(alert)
-    used = '"spent": {"epsilon": 3.9, "delta": 0}, "budget": {"epsilon": 4, "delta": 1}'
-    with pytest.raises(AssertionError, match="98% of the budget"):
-        shell(f"echo '{{{used}}}' |" + alert.partition("|")[2])
+    assert float(metrics(tmp_path)["dpfewshot_plans_left"]) > 7
+
+
+def metrics(folder: Path) -> dict[str, str]:
+    """What the alert's command wrote: each metric's value."""
+    lines = (folder / "dpfewshot.prom").read_text(encoding="utf-8").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def alert_on(plans_left: int | None) -> str:
+    """The alert's command, which reads this in place of an account."""
+    account = {"spent": {"epsilon": 3.9}, "budget": {"epsilon": 4.0}, "plans_left": plans_left}
+    return f"echo '{json.dumps(account)}' |" + blocks(DOCS / "platform.md", "bash")[-1].partition("|")[2]
+
+
+def test_the_command_exits_with_1_where_few_plans_are_left(shell, tmp_path: Path) -> None:
+    shell(alert_on(None))
+    assert metrics(tmp_path) == {"dpfewshot_epsilon_spent": "3.9", "dpfewshot_epsilon_budget": "4.0"}
+    shell(alert_on(7))
+    with pytest.raises(AssertionError):
+        shell(alert_on(6))
+    assert metrics(tmp_path)["dpfewshot_plans_left"] == "6"
+
+
+def test_the_alerts_name_metrics_that_exist(shell, tmp_path: Path) -> None:
+    shell(alert_on(7))
+    service = (ROOT / "examples/service/metrics.py").read_text(encoding="utf-8")
+    exported = {name.replace(".", "_") for name in re.findall(r'"(service\.[\w.]+)"', service)}
+    exported |= {*metrics(tmp_path), "node_textfile_mtime_seconds"}  # which the node exporter adds
+    (rules,) = yaml.safe_load(blocks(DOCS / "platform.md", "yaml")[0])["groups"]
+    named = {name for rule in rules["rules"] for name in re.findall(r"\w+_\w+", rule["expr"])}
+    assert named <= exported
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
