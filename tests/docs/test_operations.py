@@ -70,7 +70,7 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     assert 0 < spent[0].epsilon < 4
     assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 5  # one a label
 
-    collect, _ = blocks(DOCS / "privacy-officer.md", "bash")
+    collect, *_ = blocks(DOCS / "privacy-officer.md", "bash")
     shell(collect)
     kept = tmp_path / "filed/confidential"
     assert json.loads((kept / "demonstrations-verified.json").read_text(encoding="utf-8"))["verified"]
@@ -122,14 +122,21 @@ def test_the_alerts_name_metrics_that_exist(shell, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
 def test_a_signed_release_is_checked_and_a_changed_one_is_refused(shell, tmp_path: Path) -> None:
-    _, sign = blocks(DOCS / "privacy-officer.md", "bash")
-    filed = tmp_path / "filed.sha256"
-    filed.write_text("0123  demos.jsonl\n", encoding="utf-8")
+    _, sign, check = blocks(DOCS / "privacy-officer.md", "bash")
+    (tmp_path / "filed").mkdir()
+    released = tmp_path / "filed/demos.jsonl"
+    released.write_text("{}\n", encoding="utf-8")
+    shell("cd filed && touch kept-back && sha256sum demos.jsonl kept-back > ../filed.sha256 && rm kept-back")
     shell("ssh-keygen -q -t ed25519 -N '' -f signing_key")
+    shell('echo "privacy@example.com $(cat signing_key.pub)" > allowed_signers')
     shell(sign)
-    filed.write_text("4567  demos.jsonl\n", encoding="utf-8")
+    shell(check)
+    released.write_text("changed\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"demos\.jsonl: FAILED"):
+        shell(check)
+    shell("cd filed && sha256sum demos.jsonl > ../filed.sha256")
     with pytest.raises(AssertionError, match="Could not verify signature"):
-        shell(sign.splitlines()[-1])
+        shell(check)
 
 
 def test_the_table_of_odds_is_what_the_page_computes(capsys: pytest.CaptureFixture[str]) -> None:
