@@ -21,7 +21,10 @@ def by_name(text: str) -> list[str]:
 
 def pages() -> list[Path]:
     written = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))]
-    return [*ROOT.glob("*.md"), *(path for path in written if path.suffix in {".md", ".py", ".toml", ".yml"})]
+    return [
+        *ROOT.glob("*.md"),
+        *(path for path in written if path.suffix in {".ipynb", ".md", ".py", ".toml", ".yml"}),
+    ]
 
 
 def test_no_page_and_no_message_installs_from_an_index() -> None:

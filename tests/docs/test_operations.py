@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dpfewshot as dpf
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import support_tickets
-from tests.support.pages import DOCS, blocks
+from tests.support.pages import DOCS, ROOT, blocks
 from tests.support.processes import environment
 
 HOW_TO = DOCS / "how-to"
@@ -68,7 +70,7 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     assert 0 < spent[0].epsilon < 4
     assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 5  # one a label
 
-    collect, _ = blocks(DOCS / "privacy-officer.md", "bash")
+    collect, *_ = blocks(DOCS / "privacy-officer.md", "bash")
     shell(collect)
     kept = tmp_path / "filed/confidential"
     assert json.loads((kept / "demonstrations-verified.json").read_text(encoding="utf-8"))["verified"]
@@ -84,21 +86,57 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     # a model of letters in place of a language model
     shell(check.replace("--model model.gguf", "--backend bigrams:Bigrams"))
     shell(alert)
-    used = '"spent": {"epsilon": 3.9, "delta": 0}, "budget": {"epsilon": 4, "delta": 1}'
-    with pytest.raises(AssertionError, match="98% of the budget"):
-        shell(f"echo '{{{used}}}' |" + alert.partition("|")[2])
+    assert float(metrics(tmp_path)["dpfewshot_plans_left"]) > 7
+
+
+def metrics(folder: Path) -> dict[str, str]:
+    """What the alert's command wrote: each metric's value."""
+    lines = (folder / "dpfewshot.prom").read_text(encoding="utf-8").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def alert_on(plans_left: int | None) -> str:
+    """The alert's command, which reads this in place of an account."""
+    account = {"spent": {"epsilon": 3.9}, "budget": {"epsilon": 4.0}, "plans_left": plans_left}
+    return f"echo '{json.dumps(account)}' |" + blocks(DOCS / "platform.md", "bash")[-1].partition("|")[2]
+
+
+def test_the_command_exits_with_1_where_few_plans_are_left(shell, tmp_path: Path) -> None:
+    shell(alert_on(None))
+    assert metrics(tmp_path) == {"dpfewshot_epsilon_spent": "3.9", "dpfewshot_epsilon_budget": "4.0"}
+    shell(alert_on(7))
+    with pytest.raises(AssertionError):
+        shell(alert_on(6))
+    assert metrics(tmp_path)["dpfewshot_plans_left"] == "6"
+
+
+def test_the_alerts_name_metrics_that_exist(shell, tmp_path: Path) -> None:
+    shell(alert_on(7))
+    service = (ROOT / "examples/service/metrics.py").read_text(encoding="utf-8")
+    exported = {name.replace(".", "_") for name in re.findall(r'"(service\.[\w.]+)"', service)}
+    exported |= {*metrics(tmp_path), "node_textfile_mtime_seconds"}  # which the node exporter adds
+    (rules,) = yaml.safe_load(blocks(DOCS / "platform.md", "yaml")[0])["groups"]
+    named = {name for rule in rules["rules"] for name in re.findall(r"\w+_\w+", rule["expr"])}
+    assert named <= exported
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
 def test_a_signed_release_is_checked_and_a_changed_one_is_refused(shell, tmp_path: Path) -> None:
-    _, sign = blocks(DOCS / "privacy-officer.md", "bash")
-    filed = tmp_path / "filed.sha256"
-    filed.write_text("0123  demos.jsonl\n", encoding="utf-8")
+    _, sign, check = blocks(DOCS / "privacy-officer.md", "bash")
+    (tmp_path / "filed").mkdir()
+    released = tmp_path / "filed/demos.jsonl"
+    released.write_text("{}\n", encoding="utf-8")
+    shell("cd filed && touch kept-back && sha256sum demos.jsonl kept-back > ../filed.sha256 && rm kept-back")
     shell("ssh-keygen -q -t ed25519 -N '' -f signing_key")
+    shell('echo "privacy@example.com $(cat signing_key.pub)" > allowed_signers')
     shell(sign)
-    filed.write_text("4567  demos.jsonl\n", encoding="utf-8")
+    shell(check)
+    released.write_text("changed\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"demos\.jsonl: FAILED"):
+        shell(check)
+    shell("cd filed && sha256sum demos.jsonl > ../filed.sha256")
     with pytest.raises(AssertionError, match="Could not verify signature"):
-        shell(sign.splitlines()[-1])
+        shell(check)
 
 
 def test_the_table_of_odds_is_what_the_page_computes(capsys: pytest.CaptureFixture[str]) -> None:
