@@ -69,7 +69,9 @@ def test_a_holdout_needs_units_that_masking_leaves_alone() -> None:
         for records in (dpf.mask_identifiers(named), named)
     ]
     chosen = [
-        [unit[0].unit for unit in made.generating(stratum)] for made in units for stratum in made.plan.strata
+        [unit[0].unit for unit in made.generating(stratum, 0)]
+        for made in units
+        for stratum in made.plan.strata
     ]
     assert chosen[:2] == chosen[2:]
 
