@@ -137,7 +137,7 @@ update: .venv/release
 	$(LOCK) --group build --output-file requirements/build.txt
 	$(LOCK) pyproject.toml --extra dev --group model --group site --group torch --no-emit-package torch \
 	  --constraints requirements/build.txt --output-file requirements/dev.txt
-	$(LOCK) pyproject.toml --extra demo --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
+	$(LOCK) pyproject.toml --extra demo --extra ledger --group model --constraints requirements/dev.txt --output-file requirements/demo.txt
 	$(LOCK) --group site --constraints requirements/dev.txt --output-file requirements/site.txt
 	$(LOCK) --group compiled --constraints requirements/dev.txt --output-file requirements/compiled.txt
 	$(LOCK) --group release --constraints requirements/dev.txt --output-file requirements/release.txt

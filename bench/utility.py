@@ -1,7 +1,7 @@
 """Accuracy on the papers' five tasks, beside the papers' baselines: bench/results/utility.jsonl.
 
     python -m bench.utility DATA STORE [--user qwen] [--task NAME ...]
-    python -m bench.utility DATA STORE --certified MODEL.gguf      # the default settings, certified, through llama.cpp
+    python -m bench.utility DATA STORE --certified MODEL.gguf      # the default mechanism, certified, through llama.cpp
     python -m bench.utility DATA STORE --records 300 --task agnews # ours from the first records
     python -m bench.pages                                          # the tables of docs/results/utility.md
 
@@ -73,7 +73,6 @@ BASELINES = (INSTRUCTION_ONLY, f"{INSTRUCTION_ONLY}, public examples")
 
 CERTIFIED = "certified"
 CERTIFIED_EPSILONS = (1.0, 4.0)
-DEFAULT = f"default, {CERTIFIED}"
 
 DIRECTORS = (
     "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
@@ -301,10 +300,11 @@ def plain(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centre
     return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
-def default(data: DataSet) -> Condition:
-    """What a user gets who sets nothing but T: certified, with the planner's mechanism, M and draws."""
+def with_contrast(data: DataSet) -> Condition:
+    """The default mechanism, certified, on one draw a demonstration; the planner decides M."""
     tokens = data.our_tokens or data.max_tokens
-    return data.told(Synthetic(DEFAULT, None, None, 1, tokens, allow_batch_variance=False))
+    name = f"{SoftmaxChoice.name}, {CERTIFIED}"
+    return data.told(Synthetic(name, SoftmaxChoice(), None, 1, tokens, allow_batch_variance=False))
 
 
 def tang(data: DataSet) -> Condition:
@@ -374,7 +374,9 @@ def main() -> None:
             data = DATA_SETS[task]
             one = experiment(data, given.data, alone, f"{name}, {CERTIFIED}", model)
             evaluate(
-                one, [Trial(Stored(default(data), given.store), epsilon, SHOTS, given.repetition)], results
+                one,
+                [Trial(Stored(with_contrast(data), given.store), epsilon, SHOTS, given.repetition)],
+                results,
             )
         return
     if given.records:

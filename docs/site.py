@@ -55,8 +55,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     path = page.file.src_uri
     if path.startswith("source/") and not path.endswith(f"{NOTEBOOK}.md"):
         return markdown
-    folder = (ROOT / path.removeprefix("source/") if path.startswith("source/") else DOCS / path).parent
-    folder = ROOT if path == "index.md" else folder
+    root, written = (ROOT, path.removeprefix("source/")) if path.startswith("source/") else (DOCS, path)
+    folder = ROOT if path == "index.md" else (root / written).parent
 
     def pointed(link: re.Match[str]) -> str:
         target = (folder / link[1]).resolve()

@@ -136,7 +136,6 @@ class Synthetic:
     """What a `Synthesizer` releases; without a budget, that is without noise (σ = 0).
 
     Args:
-        mechanism: None: the planner decides.
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
         records_per_prompt: N.
@@ -147,7 +146,7 @@ class Synthetic:
     """
 
     name: str
-    mechanism: Mechanism | None
+    mechanism: Mechanism
     prompts_per_draw: int | None = 20
     records_per_prompt: int = 1
     max_tokens: int = 40

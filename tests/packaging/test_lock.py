@@ -14,24 +14,24 @@ import dpfewshot
 ROOT = Path(__file__).parents[2]
 ASKED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 GROUPS = ASKED["dependency-groups"]
-# The extra (None: not the package at all) and the groups of each lock, as `make update` has them.
+# The extras (none: not the package at all) and the groups of each lock, as `make update` has them.
 LOCKS = {
-    "pip": (None, ["pip"]),
-    "build": (None, ["build"]),
-    "demo": ("demo", ["model"]),
-    "compiled": (None, ["compiled"]),
-    "dev": ("dev", ["model", "site", "torch"]),
-    "site": (None, ["site"]),
-    "release": (None, ["release"]),
+    "pip": ([], ["pip"]),
+    "build": ([], ["build"]),
+    "demo": (["demo", "ledger"], ["model"]),
+    "compiled": ([], ["compiled"]),
+    "dev": (["dev"], ["model", "site", "torch"]),
+    "site": ([], ["site"]),
+    "release": ([], ["release"]),
 }
 UNHASHED = {"torch"}  # docs/decisions/dependencies.md
 
 
-def asked(extra, groups) -> Iterator[Requirement]:
+def asked(extras, groups) -> Iterator[Requirement]:
     """What pyproject.toml asks for, with the extras that extras name."""
-    for each in ASKED["project"]["dependencies"] if extra else ():
+    for each in ASKED["project"]["dependencies"] if extras else ():
         yield Requirement(each)
-    extras = [extra] if extra else []
+    extras = [*extras]
     for name in extras:
         for each in map(Requirement, ASKED["project"]["optional-dependencies"][name]):
             if each.name == "dpfewshot":
