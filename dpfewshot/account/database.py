@@ -7,6 +7,7 @@ transaction. Each process keeps one PostgreSQL connection, which a forked child 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -109,23 +110,19 @@ class Database:
             raise LedgerError(f"{self.place.name}: {NOT_OPENED}")
         return not self._file.exists()
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
         """A read-only transaction on one snapshot. It creates nothing; who may only read may read."""
         opening = _SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ
         engine = self._engine if self.place.is_sqlite and self._may_write else self._reader
-        with self._transaction(engine, opening, create=False) as connection:
-            yield connection
+        return self._transaction(engine, opening, create=False)
 
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> AbstractContextManager[Connection]:
         """A write transaction: on disk when this returns, rolled back if anything is raised.
 
         On SQLite no other writer runs meanwhile. On PostgreSQL the caller locks the row that it relies on.
         """
         opening = _SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE
-        with self._transaction(self._engine, opening, create=not self._seen) as connection:
-            yield connection
+        return self._transaction(self._engine, opening, create=not self._seen)
 
     @property
     def _may_write(self) -> bool:
@@ -325,7 +322,7 @@ class Place:
             raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
         return seconds
 
-    @property
+    @functools.cached_property
     def is_sqlite(self) -> bool:
         """Whether it is a file on this host."""
         return self.url.get_backend_name() == "sqlite"

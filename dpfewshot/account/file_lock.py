@@ -153,7 +153,7 @@ def check_names(file: Path) -> None:
     point = os.path.realpath(file)
     for character in ("\\", " ", "\t", "\n"):  # as the list of mounts has them
         point = point.replace(character, f"\\{ord(character):03o}")
-    if any(line.split(" ", 5)[4] == point for line in mounts):
+    if point in [line.split(" ", 5)[4] for line in mounts]:
         raise LedgerError("the file is mounted by itself: mount its folder, where SQLite keeps its log")
 
 

@@ -153,7 +153,7 @@ def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def hash_of(row: Mapping[str, Any]) -> str:
     """The hash of a row; a hash that it carries is ignored."""
-    fields = {name: value for name, value in with_units(row).items() if name != "hash"}
+    fields = {_UNITS.get(name, name): value for name, value in row.items() if name != "hash"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

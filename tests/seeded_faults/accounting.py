@@ -215,8 +215,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/history.py",
-        'in with_units(row).items() if name != "hash"}',
-        'in with_units(row).items() if name != "hash" and "epsilon" not in name}',
+        'in row.items() if name != "hash"}',
+        'in row.items() if name != "hash" and "epsilon" not in name}',
         "the history's hashes cover the amounts",
         "tests/integration/test_ledger_history.py tests/integration/test_ledger_tampering.py",
     ),
