@@ -77,6 +77,7 @@ class Reservation:
         resumed: bool = False,
     ) -> None:
         self._account = account
+        self._durable = account is not None and account.durable
         self._terms = terms
         self._reserved = reserved
         self._lease = draws.lease
@@ -164,7 +165,7 @@ class Reservation:
         """
         with self._lock:
             self._check_own()
-            if not self.draws_left:
+            if self._closed or not self._left:
                 raise BudgetExceeded(USED_UP)
             self.asked = True
             if not self._ahead:
@@ -211,7 +212,7 @@ class Reservation:
         """Record the release; with the same progress as before, the account records it once."""
         made = self._unrecorded
         assert made is not None  # noqa: S101 - callers have it
-        if self._account is not None and self._account.durable:
+        if self._account is not None and self._durable:
             progress = _as_json(made.released, made.unfinished)
             self._account.record_release(self.entry, self._lease, made.digest, progress)
             self._recorded = progress
@@ -269,8 +270,7 @@ class Reservation:
                 self._account.give_back(self.entry, self._lease, count, progress)
 
     def _progress(self) -> str:
-        durable = self._account is not None and self._account.durable
-        return _as_json(self.released, self.unfinished) if durable else ""
+        return _as_json(self.released, self.unfinished) if self._durable else ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import decimal
 import functools
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -103,17 +103,17 @@ class Totals:
         entries: the number of each scope's entries.
     """
 
-    sums: defaultdict[str | None, Tally] = field(default_factory=lambda: defaultdict(lambda: EMPTY))
-    entries: defaultdict[str | None, int] = field(default_factory=lambda: defaultdict(int))
+    sums: dict[str | None, Tally] = field(default_factory=dict)
+    entries: Counter[str | None] = field(default_factory=Counter)
 
     def add(self, scope: str | None, tally: Tally, entries: int = 1) -> None:
         """Count one entry, or several that cost this together."""
-        self.sums[scope] = self.sums[scope].plus(tally)
+        self.sums[scope] = self.sums.get(scope, EMPTY).plus(tally)
         self.entries[scope] += entries
 
     def remove(self, scope: str | None, tally: Tally) -> None:
         """Count an entry no more."""
-        self.sums[scope] = self.sums[scope].minus(tally)
+        self.sums[scope] = self.sums.get(scope, EMPTY).minus(tally)
         self.entries[scope] -= 1
         if not self.entries[scope]:
             del self.sums[scope], self.entries[scope]
