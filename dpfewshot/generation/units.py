@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
@@ -138,14 +139,12 @@ class Bodies:
             InvalidRecords: the records' file changed since it was indexed.
             BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
         """
-        missing = [one for subset in subsets for one in subset if one not in self._kept]
+        missing = [one for one in chain.from_iterable(subsets) if one not in self._kept]
         for one, record in zip(missing, self._units.take(missing), strict=True):
             self._kept[one] = None if record is None else self._writer.body(record)
-        bodies = [[self._used(one) for one in subset] for subset in subsets]
+        for one in chain.from_iterable(subsets):
+            self._kept.move_to_end(one)
+        bodies = [list(map(self._kept.__getitem__, subset)) for subset in subsets]
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return bodies
-
-    def _used(self, one: tuple[int, int]) -> Body:
-        self._kept.move_to_end(one)
-        return self._kept[one]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from dpfewshot.backends.text import first_tokens
@@ -159,7 +160,7 @@ class PromptWriter:
     def body(self, record: Record) -> Body:
         """Return one record's tokens after its opener; None if it cannot be tokenised."""
         return none_if_unusable(
-            lambda: self._body(record),
+            partial(self._body, record),
             public=lambda: self.tokenizer.detokenize(self.tokenizer.tokenize(self.task.preamble())),
         )
 
@@ -183,9 +184,9 @@ class PromptWriter:
         return records_per_prompt * a_record - len(prompts.opener) + generated
 
     def _text(self, text: str) -> list[int]:
-        values = [self._value(value) for value in self.task.layout.values(text)]
+        values = [*map(self._value, self.task.layout.values(text))]
         tokens: list[int] = []
-        lengths = _fair_lengths([len(value) for value in values], self.record_token_cap)
+        lengths = _fair_lengths([*map(len, values)], self.record_token_cap)
         for name, value, length in zip(((), *self._further), values, lengths, strict=True):
             tokens += [*name, *first_tokens(self.tokenizer, value, length)]
         return tokens

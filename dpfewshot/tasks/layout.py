@@ -80,8 +80,9 @@ class TextLayout:
         empty. A value has `longest` characters at most; None is no limit.
         """
         found = self.divided(text) if len(self.fields) > 1 else None
-        whole = found or (text, *("" for _ in self.fields[1:]))
-        return tuple(self.fold(self.fold(value)[:longest]) for value in whole)
+        whole = found or (text, *[""] * (len(self.fields) - 1))
+        folded = tuple(map(self.fold, whole))
+        return folded if longest is None else tuple(self.fold(value[:longest]) for value in folded)
 
     def fields_of(self, text: str) -> dict[str, str]:
         """The value of each field by its name; empty for a layout of one field."""
