@@ -38,7 +38,8 @@ COPIED = (
 )
 BUILD = "from setuptools import setup; setup()"
 LONGEST = 1800  # seconds; tests that hang count as not run
-PASSED, FAILED = 0, 1
+PRINTED = 4000  # characters of pytest's output
+PASSED, FAILED, HUNG = 0, 1, 124
 CAUGHT = "caught"
 
 
@@ -55,8 +56,8 @@ def main() -> int:
         copy = copied(Path(folder) / "project")
         if not problems:
             show("the tests without a fault")
-            status = tested(copy, sorted({name for fault in faults for name in fault.tests.split()}))
-            problems += [f"without a fault pytest exits with {status}"] if status != PASSED else []
+            status, printed = tested(copy, sorted({name for fault in faults for name in fault.tests.split()}))
+            problems += [f"without a fault pytest exits with {status}:\n{printed}"] * (status != PASSED)
         verdicts = {} if problems else {fault: tried(copy, fault) for fault in faults}
     problems += [f"{verdict}: {fault.breaks}" for fault, verdict in verdicts.items() if verdict != CAUGHT]
     print("", *problems, f"{len(verdicts)} faults, {len(problems)} problems", sep="\n")
@@ -73,7 +74,7 @@ def tried(copy: Path, fault: Fault) -> str:
     show(f"{fault.breaks} ({fault.file})")
     start = time.monotonic()
     with seeded(copy, fault):
-        status = tested(copy, fault.tests.split())
+        status, _ = tested(copy, fault.tests.split())
     died = status < 0 and -status != signal.SIGKILL  # native code may abort; a kill is the machine's
     verdict = CAUGHT if died else {PASSED: "SURVIVED", FAILED: CAUGHT}.get(status, f"NOT RUN {status}")
     show("")
@@ -97,14 +98,15 @@ def seeded(copy: Path, fault: Fault) -> Iterator[None]:
             path.write_bytes(content)
 
 
-def tested(copy: Path, names: list[str]) -> int:
-    """The exit status of pytest: 0 if all passed, 1 if a test failed."""
+def tested(copy: Path, names: list[str]) -> tuple[int, str]:
+    """The exit status of pytest, 0 if all passed, 1 if a test failed; and the end of what it printed."""
     there = [name for name in names if (copy / name.partition("::")[0]).exists()]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not soak and not browser"]
     try:
-        return run(copy, "-m", "pytest", *options, *(there or names)).returncode
+        done = run(copy, "-m", "pytest", *options, *(there or names))
     except subprocess.TimeoutExpired:
-        return -1
+        return HUNG, f"no end after {LONGEST} s"
+    return done.returncode, done.stdout[-PRINTED:]
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

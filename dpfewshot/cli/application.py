@@ -95,6 +95,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), BAD_INPUT)
     except click.ClickException as error:
         message = re.sub(r"://\S*@", "://...@", error.format_message())  # hides a ledger's password
+        if isinstance(error, click.MissingParameter) and error.ctx and "config" in error.ctx.params:
+            message += " `dpfewshot init FILE` writes a project file, which gives all."
         return _fail(message, BAD_INPUT)
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)

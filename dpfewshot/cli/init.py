@@ -1,6 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
-What it writes and prints is public: names of columns and labels, and nothing else of the records.
+What it writes is public: names of columns and labels, and nothing else of the records. What it prints is
+public, too, but for a warning that a column does not look like what it is taken for.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, Final
 import click
 
 from dpfewshot.account.names import dataset_name
-from dpfewshot.backends.downloads import RECOMMENDED, advice, downloaded
+from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded
 from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import on_one_line
+from dpfewshot.values import Records, on_one_line, percent_text
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -104,20 +105,27 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
       dpfewshot init tickets.csv
       dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" --yes
     """
+    from dpfewshot.planning.plan import believed
+    from dpfewshot.records import read_records
+
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: give --yes")
+        raise click.UsageError("there is no terminal to ask on: give --yes, and options for what is asked")
+    _check_model(given["model"])
     _name_columns(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
-    labels = _labels(file, given["text"], given["label_column"], unit, confirmed=not yes)
+    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
+    labels = _labels(file, given, records, confirmed=not yes)
+    _warn_of_columns(given, records)
     public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
     if not yes and not click.confirm(f"{public}\nMay everybody know them?", err=True):
-        raise click.UsageError("labels must be public: name a column of labels that everybody may know")
+        raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
     _answer(given, "texts_are", "What is a text? A noun phrase", "a short text", yes=yes)
     _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
     _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
+    _check_model(given["model"])
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     with write_errors(FILE_NAME):
@@ -127,15 +135,21 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         return
     whose = f"all records of one {unit} are one unit" if unit else "each record is a unit of its own"
     kept = f"each {unit} counts once, for one label; a fifth of them" if unit else "a fifth of the records"
+    sure = percent_text(believed(0.5, given["epsilon"]))
+    odds = f"who was 50 % sure that a given {unit or 'record'} is there becomes at most {sure} sure"
+    is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
+    first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         public,
         f"instruction: {project.task.instruction}",
-        f"epsilon {given['epsilon']:g}, delta the smaller of 1e-5 and 1/(100 n), n all units",
+        f"epsilon {given['epsilon']:g} for all texts together: {odds}, delta aside",
+        "delta: the smaller of 1e-5 and 1/(100 n) for n units",
+        "one text of each label, at most 20 tokens (keys shots, max_tokens): generate spends all of epsilon",
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         f"account: {project.account.account} in budget.db, which the first generate creates",
         f"{kept} is kept for `choose` and writes nothing (key holdout)",
-        f"wrote {FILE_NAME}: correct what is wrong; next: dpfewshot plan",
+        f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
 
@@ -197,18 +211,36 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     return named[0] if named else NONE if option == "unit" else None
 
 
-def _labels(file: str, text: str, label: str, unit: str | None, *, confirmed: bool) -> list[str]:
+def _check_model(model: str | None) -> None:
+    """Refuse what is neither a model's name nor looks like a file or a name elsewhere."""
+    if model in {None, PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", str(model)):
+        return
+    raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
+
+
+def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
+    """Warn where a column does not look like what it is taken for."""
+    units = {one.unit for one in records}
+    if given["unit"] != NONE and len(units) == len(records):
+        warn(
+            f"no two records have the same {given['unit']}, so it protects one record: if a customer has "
+            "several, name the column of the customer with --unit"
+        )
+    if 2 * sum(len(one.text.split()) > 1 for one in records) < len(records):
+        warn(f"most values of {given['text']} are single words: if the texts are elsewhere, give --text")
+
+
+def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed: bool) -> list[str]:
     """The records' labels, sorted. Refuses those that may tell of records.
 
     Without somebody to confirm them, each must stand in `_COMMON` records: a rare one may be a text that
     slipped into the wrong column.
     """
-    from dpfewshot.records.reading import FEW, read_records, repeat
+    from dpfewshot.records.reading import FEW, repeat
 
-    records = read_records(file, text=text, label=label, unit=unit)
     found = Counter(record.label for record in records)
     labels = sorted(found)
-    if label in {text, unit} or not repeat(labels, len(records)):
+    if given["label_column"] in {given["text"], given["unit"]} or not repeat(labels, len(records)):
         raise InvalidRecords(
             f"{file}: the column of the label is no other than the text's or unit's, has more than {FEW} "
             "values, or values that hardly repeat. They may tell of records: name a column of labels"

@@ -62,11 +62,12 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
     if details:
         click.echo(in_detail(measured, project.data.unit))
     else:
+        account, pays = _account(project, synthesizer)
         lines = [
             describe(measured, project.data.unit),
-            f"      {_account(project, synthesizer)}",
+            f"      {account}",
             *_remedies(synthesizer, project.data.unit),
-            _next(),
+            _next(pays=pays),
         ]
         click.echo("\n".join(lines))
     if compare:
@@ -191,17 +192,17 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     )
 
 
-def _account(project: Project, synthesizer: Synthesizer) -> str:
+def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:
     """See `account_line`; an account that cannot pay for the plan is no reason to have none."""
     named = project.account
     try:
         return account_line(named, named.opened(synthesizer.plan.relation, project.data.unit), synthesizer)
     except LedgerError as error:
-        return f"account: {error}"
+        return f"account: {error}", False
 
 
-def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> str:
-    """What pays for a plan that is not reserved yet, and what is left of it then.
+def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> tuple[str, bool]:
+    """What pays for a plan that is not reserved yet, what is left of it then, and whether it can pay.
 
     Args:
         named: the account's name, if there is one.
@@ -210,19 +211,21 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     """
     costs = synthesizer.set_up.account_costs()
     if not costs:
-        return "account: none, since nothing is certified"
+        return "account: none, since nothing is certified", True
     if named.ledger is None:
-        return "account: none, so that nothing adds up what several runs on these records cost (--ledger)"
+        return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
     name = on_one_line(str(named.account))
     if account is None:
-        return f"account: {name}, which generate creates with this as its budget: nothing is left then"
+        created = f"account: {name}, which generate creates with this as its budget"
+        return f"{created}: nothing is left then for further texts", True
     budget = account.budget
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:
-        (_, left), verb = account.check(costs), "is left then"
+        (_, left), pays = account.check(costs), True
     except BudgetExceeded:
-        left, verb = account.remaining, "is left, which is not enough"
-    return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}"
+        left, pays = account.remaining, False
+    verb = "is left then" if pays else "is left, which is not enough"
+    return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
 
 def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
@@ -237,11 +240,16 @@ def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
         ways.append(f"about {found.population} {_noun(unit)}s" + (" of each label" if found.scope else ""))
     if found.epsilon is not None:
         ways.append(f"epsilon {math.ceil(100 * found.epsilon) / 100:g} at the same delta")
-    ways += ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
-    yield f"      what helps, each alone: {'; '.join(ways)} (docs/how-to/settings.md)"
+    if ways:
+        yield f"      enough, each alone: {'; '.join(ways)}"
+    further = ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
+    further += ["--set holdout=0, which leaves no records to `choose` on"] * (settings.holdout > 0)
+    yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
-def _next() -> str:
+def _next(*, pays: bool) -> str:
+    if not pays:
+        return "next: nothing to generate until the account has room (docs/how-to/ledger.md)"
     in_file = click.get_current_context().params.get("config")
     return "next: dpfewshot generate" + (
         "" if in_file else ", with the same options and --output demos.jsonl"

@@ -174,7 +174,10 @@ def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     """What was chosen, of what the shares are, and whether they differ for sure; then the statement."""
     model, found, without = on_one_line(model), choice.accuracy, choice.baseline
     if not choice.ingredients:
-        headline = f"no demonstrations are best: without any, {model} labels {found} of the {where} rightly"
+        headline = (
+            f"no demonstrations are best for {model}: without any it labels {found} of the {where} rightly. "
+            "How the others did is not released; another --model may need them"
+        )
     else:
         apart = found.low > without.high or without.low > found.high
         headline = (
@@ -252,7 +255,7 @@ def _price(spent: PrivacySpend, relation: str) -> str:
 
 def _check_new(path: str | None) -> None:
     if path is not None and Path(path).exists():
-        raise click.UsageError(f"--output {path} exists: name a new file")
+        raise click.UsageError(f"--output {path} exists: name a new file, or move the earlier one away")
 
 
 def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Records, dict[str, Any]]:

@@ -103,6 +103,10 @@ def reading(plan: GenerationPlan) -> str:
         return f"not measured for the mechanism {plan.mechanism}"
     misplaced, senseless = READABLE_NOISE[plan.mechanism]
     if plan.noise_on_mean <= misplaced:
+        if plan.noise_on_mean > misplaced / 2:
+            return (
+                "nearly as well as the model writes; few words were out of place at this noise when measured"
+            )
         return "as well as the model writes; at so little noise no words were out of place when measured"
     hopeless = plan.noise_on_mean > senseless
     if plan.noise_on_mean > RANDOM_NOISE:

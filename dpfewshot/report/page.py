@@ -15,6 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
+from dpfewshot.account.scopes import scope_text
 from dpfewshot.audit import AuditFinding, Figure
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
@@ -103,6 +104,7 @@ def _environment() -> Environment:
         "short": _short,
         "duration": _duration,
         "details": _details,
+        "scope": scope_text,
         "interval": interval_text,
     }
     return environment

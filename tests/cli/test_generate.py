@@ -134,7 +134,7 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     shown = command(*plan)[1]
     assert "time: at most about " in shown
     assert re.search(r"cost: epsilon [\d.]+, delta 0.001 for one record more or less \(zero-out\): ", shown)
-    assert "account: none, so that nothing adds up" in shown
+    assert "account: none, so nothing adds up" in shown
     assert shown.endswith("next: dpfewshot generate, with the same options and --output demos.jsonl\n")
     assert not re.search("sigma|stratum|steps|unit|noise on", shown)
 

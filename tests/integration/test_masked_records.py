@@ -123,8 +123,12 @@ def test_a_resumed_command_masks_as_the_first_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: Listening())
-    generate = ["generate", *arguments, "--output", str(tmp_path / "demos.jsonl"), "--resume"]
+    account = ["--ledger", f"sqlite:///{tmp_path / 'budget.db'}", "--account", "tickets"]
+    output = tmp_path / "demos.jsonl"
+    generate = ["generate", *arguments, *account, "--set=create=true", "--output", str(output), "--resume"]
     assert run([*generate, "--set", "mask_identifiers=en"]) == 0
-    assert run(generate) == 2
-    assert "another plan" in capsys.readouterr().err
+    written = output.read_bytes()
+    assert run([*generate, "--set=holdout=0"]) == 3
+    assert "Exhausted for this plan" in capsys.readouterr().err
     assert run([*generate, "--set", "mask_identifiers=en"]) == 0
+    assert output.read_bytes() == written
