@@ -263,13 +263,13 @@ def in_detail(plan: GenerationPlan, unit: str | None = None) -> str:
     """Every number of the plan; `unit` names the column of whom a record belongs to, if any."""
     settings = plan.settings
     sizes = (
-        f"M={settings.prompts_per_draw} N={settings.records_per_prompt} T={settings.max_tokens} "
-        f"R={settings.tokens_per_draw}; at most {plan.prompt_tokens:,} tokens a demonstration"
+        f"N={settings.records_per_prompt} T={settings.max_tokens} R={settings.tokens_per_draw}; "
+        f"at most {plan.prompt_tokens:,} tokens a demonstration"
     )
     if plan.estimated_seconds is not None:
         all_of_them = counted(plan.demonstrations, "demonstration")
         sizes += f"; at most about {_duration(plan.estimated_seconds)} for {all_of_them}"
-    columns = ("stratum", "n", "q", "steps", "sigma", "noise on mean", "epsilon", "delta")
+    columns = ("stratum", "n", "M", "q", "steps", "sigma", "noise on mean", "epsilon", "delta")
     lines = [
         (
             f"{counted(plan.demonstrations, 'demonstration')} by {plan.mechanism}, "
@@ -292,6 +292,7 @@ def _cells(stratum: StratumPlan) -> tuple[str, ...]:
     return (
         stratum.scope or "whole data set",
         str(stratum.population),
+        str(stratum.draws.prompts),
         f"{float(stratum.sampling_rate):.4f}",
         str(stratum.steps),
         f"{stratum.noise_multiplier:.4f}",

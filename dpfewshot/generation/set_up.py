@@ -117,8 +117,8 @@ class SetUp:
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""
-        settings = self.plan.settings
-        prompts, records = settings.prompts_per_draw, settings.records_per_prompt
+        settings, prompts = self.plan.settings, stratum.draws.prompts
+        records = settings.records_per_prompt
         if settings.sampling == FIXED_SIZE:
             return FixedSizeSampler(prompts, records, self.random_source)
         return PoissonSampler(stratum.sampling_rate, prompts, records, self.random_source)
@@ -173,7 +173,8 @@ class SetUp:
         """What the sampler of a stratum draws from, if its draws have a fixed size."""
         if self.plan.settings.sampling != FIXED_SIZE:
             return None
-        return FixedSize(self.plan.settings.units_per_draw, len(self.units[stratum.scope]))
+        settings = self.plan.settings.within(stratum.population)
+        return FixedSize(settings.units_per_draw, len(self.units[stratum.scope]))
 
     def _divides_as_paid(self) -> bool:
         """Whether the plan holds out, and divides into parts, what the account's strata say."""
@@ -184,7 +185,7 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        settings, draws = self.plan.settings, stratum.draws
+        settings, draws = self.plan.settings.within(stratum.population), stratum.draws
         return (
             draws.sampling_rate == rounded_up(stratum.sampling_rate)
             and draws.prompts == settings.prompts_per_draw

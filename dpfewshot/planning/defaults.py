@@ -5,7 +5,7 @@ and the number of prompts that the backend keeps: no private number enters.
 
 The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
 the least σ/M at the smallest stratum, whose noise is the greatest, or fewer draws with at most 10 % more. For
-each R, M is as large as the work, the smallest stratum and the backend allow. The mechanism is
+each R, each stratum's M is as large as the work, its units and the backend allow. The mechanism is
 `SoftmaxChoice`, or `PublicCentred` where draws have a fixed size (docs/decisions/defaults.md).
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
-from dpfewshot.planning.planner import Planner, plan_stratum
+from dpfewshot.planning.planner import Planner, plan_stratum, rate_of
 from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
 
@@ -81,6 +81,9 @@ def decide(
         InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
             serve the mechanism.
     """
+    if chosen.prompts_per_draw is not None:  # it is not reduced to what a stratum allows
+        for stratum in planner.strata:
+            rate_of(planner.settings, stratum)
     options = _options(planner, chosen, limit)
     decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
     best = _best(scored)
@@ -88,7 +91,13 @@ def decide(
     if chosen.tokens_per_draw is None:
         reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
     if chosen.prompts_per_draw is None:
-        reasons.append(f"M={settings.prompts_per_draw}: {best.bound}")
+        smallest = min(planner.strata, key=lambda stratum: stratum.population)
+        least = settings.within(smallest.population).prompts_per_draw
+        fewer = f"; labels with fewer units take what these allow, {least} at least"
+        reasons.append(
+            f"M={settings.prompts_per_draw}: {best.bound}"
+            + (fewer if least < settings.prompts_per_draw else "")
+        )
     elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
         reasons.append(
             f"M={settings.prompts_per_draw}: more than the backend keeps "
@@ -141,16 +150,16 @@ def _options(planner: Planner, chosen: Settings, limit: WorkLimit) -> list[_Opti
 
 
 def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: WorkLimit) -> _Option:
-    smallest = min(planner.strata, key=lambda stratum: stratum.population)
-    where = "the data set" if smallest.scope is None else f"label {smallest.scope!r}"
-    generating = int(settings.division.generating_share * smallest.population)
+    largest = max(planner.strata, key=lambda stratum: stratum.population)
+    where = "the data set" if largest.scope is None else f"label {largest.scope!r}"
+    generating = int(settings.division.generating_share * largest.population)
     work = planner.tokens_of_a_prompt(settings)
     bounds = {
         f"as many as {limit.prompt_tokens:,} tokens of the language model a demonstration allow": (
             limit.prompt_tokens // work
         ),
         f"as many as the {counted(generating, 'unit')} of {where} that may generate allow": (
-            settings.most_prompts(smallest.population)
+            settings.most_prompts(largest.population)
         ),
     }
     if limit.kept_prompts is not None and settings.tokens_per_draw > 1:
@@ -174,8 +183,9 @@ def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> l
     refusals: list[InvalidPlan] = []
     for option in options:
         try:
-            planned = plan_stratum(mechanism, option.settings, planner.budget, smallest)
-            noise = planned.noise_multiplier / option.settings.prompts_per_draw
+            settings = option.settings.within(smallest.population)
+            planned = plan_stratum(mechanism, settings, planner.budget, smallest)
+            noise = planned.noise_multiplier / settings.prompts_per_draw
             scored.append(replace(option, noise=noise))
         except InvalidPlan as refusal:  # the mechanism does not suit these draws
             refusals.append(refusal)

@@ -266,7 +266,7 @@ class StratumPlan:
         stated = cls(
             stratum=stratum,
             sampling_rate=rate,
-            draws=replace(draws_at(settings, stratum, rate), steps=told["steps"]),
+            draws=replace(draws_at(settings.within(stratum.population), stratum, rate), steps=told["steps"]),
             noise_multiplier=told["noise_multiplier"],
             cost=document.cost(exact["cost"]),
             noise_on_mean=told["noise_on_mean"],

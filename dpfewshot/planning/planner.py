@@ -84,8 +84,12 @@ class Planner:
 
     def estimated(self, plan: GenerationPlan, speed: Speed) -> GenerationPlan:
         """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
-        seconds = plan.demonstrations * speed.demonstration(self.lengths, plan.settings)
-        return replace(plan, estimated_seconds=seconds)
+        settings = plan.settings
+        each = [
+            len(one.labels) * speed.demonstration(self.lengths, settings.within(one.population))
+            for one in plan.strata
+        ]
+        return replace(plan, estimated_seconds=settings.shots_per_label * sum(each))
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -165,7 +169,7 @@ def plan_strata(
     for stratum in strata:
         alike = stratum.population, len(stratum.labels)
         if alike not in found:
-            found[alike] = plan_stratum(mechanism, settings, budget, stratum)
+            found[alike] = plan_stratum(mechanism, settings.within(stratum.population), budget, stratum)
     return tuple(
         replace(found[stratum.population, len(stratum.labels)], stratum=stratum) for stratum in strata
     )

@@ -88,9 +88,10 @@ _NUMBERS = ("prompts_per_draw", "records_per_prompt", "tokens_per_draw")
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings of a plan, all decided: public, and the same for every stratum. See `Settings`.
+    """The settings of a plan, all decided: public, and the same for every stratum but for M. See `Settings`.
 
     Attributes:
+        prompts_per_draw: M ≥ 1, the prompts of a draw. A stratum with fewer units has fewer (`within`).
         max_tokens: T_max ≥ 1, the most tokens of one demonstration.
         shots_per_label: demonstrations of each label, ≥ 1.
         tokens_per_draw: R in 1..T_max, tokens that share one draw.
@@ -155,6 +156,11 @@ class PlanSettings:
         """The largest M that a stratum of n units allows; 0 if it allows none."""
         generating = int(self.division.generating_share * population)
         return generating // (self.records_per_prompt * self.disjoint_parts)
+
+    def within(self, population: int) -> PlanSettings:
+        """The settings of a stratum of n units: M is at most what it allows, and 1 if it allows none."""
+        most = max(1, self.most_prompts(population))
+        return self if self.prompts_per_draw <= most else replace(self, prompts_per_draw=most)
 
     @property
     def row_change(self) -> RowChange:

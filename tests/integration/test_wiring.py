@@ -300,3 +300,13 @@ def test_a_plan_is_reserved_and_charged_before_its_first_records_are_read() -> N
             if isinstance(entry, Told) or (isinstance(entry, Asked) and entry.private)
         ]
         assert acts[:3] == ["reserve", "charge", "records"]
+
+
+def test_each_label_has_as_many_prompts_as_its_own_plan() -> None:
+    """Of 30 and 90 records, two in a prompt, all of which are drawn: at most 15 prompts, and 45."""
+    seen = generated(both_labels(30, 90), prompts_per_draw=None, records_per_prompt=2, tokens_per_draw=TOKENS)
+    assert [one.draws.prompts for one in seen.synthesizer.plan.strata] == [15, 45]
+    few, many = (len(demonstration[0]) for demonstration in seen.demonstrations)
+    assert few <= 15 < many <= 45
+    assert sum(map(len, seen.demonstrations[0][0])) == 30
+    assert sum(map(len, seen.demonstrations[1][0])) == 90

@@ -14,7 +14,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
 from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import Planner
+from dpfewshot.planning.planner import Planner, rate_of
 from dpfewshot.planning.settings import PlanSettings, Settings, preset
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
@@ -105,8 +105,33 @@ def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
     assert decided(Settings(prompts_per_draw=300), limit).settings.tokens_per_draw == 40
 
 
-def test_the_smallest_stratum_and_the_backend_limit_the_prompts() -> None:
-    assert decided(Settings(), WorkLimit(10**6), 30).settings.prompts_per_draw == 30
+def test_each_stratum_has_as_many_prompts_as_its_units_allow() -> None:
+    found = decided(Settings(), WorkLimit(10**6), 30)
+    assert [one.draws.prompts for one in found.strata] == [30, 60]
+    assert "M=60: as many as the 60 units of label 'delivery'" in found.reasons[2]
+    assert "labels with fewer units take what these allow, 30 at least" in found.reasons[2]
+    alike = decided(Settings(prompts_per_draw=30), WorkLimit(10**6), 30)
+    assert found.strata[0].noise_on_mean == alike.strata[0].noise_on_mean
+    assert 1.4 * (found.strata[1].noise_on_mean or 0.0) < (alike.strata[1].noise_on_mean or 0.0)
+    with pytest.raises(InvalidPlan, match=r"above the population 30 .* prompts_per_draw=30 would fit"):
+        decided(Settings(prompts_per_draw=31), WorkLimit(10**6), 30)  # what is given is never reduced
+
+
+@given(st.integers(1, 10**4), st.integers(1, 10**4), st.integers(1, 3), st.sampled_from([0.0, 0.2]))
+def test_a_stratum_never_draws_more_prompts_than_it_allows(
+    population: int, prompts: int, records: int, holdout: float
+) -> None:
+    settings = dataclasses.replace(
+        planner(holdout=holdout, records_per_prompt=records).settings, prompts_per_draw=prompts
+    )
+    inside, most = settings.within(population), settings.most_prompts(population)
+    assert inside.prompts_per_draw == max(1, min(prompts, most))
+    if most:
+        assert rate_of(inside, Stratum(None, ("refund",), population)) <= 1
+
+
+def test_the_largest_stratum_and_the_backend_limit_the_prompts() -> None:
+    assert decided(Settings(), WorkLimit(10**6), 30).settings.prompts_per_draw == 60
     few_kept = WorkLimit(10**6, kept_prompts=75)
     assert decided(Settings(tokens_per_draw=40), few_kept).settings.prompts_per_draw == 47
     assert decided(Settings(tokens_per_draw=1), few_kept).settings.prompts_per_draw > 47

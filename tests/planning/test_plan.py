@@ -115,7 +115,7 @@ def plans(draw: st.DrawFn) -> GenerationPlan:
             StratumPlan(
                 stratum,
                 rate,
-                draws_at(chosen, stratum, rate),
+                draws_at(chosen.within(population), stratum, rate),
                 draw(NOISES),
                 cost,
                 draw(st.none() | st.floats(0.0, 1e6)),

@@ -108,6 +108,13 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/set_up.py",
+        "settings, prompts = self.plan.settings, stratum.draws.prompts",
+        "settings, prompts = self.plan.settings, self.plan.settings.prompts_per_draw",
+        "a label has the prompts of its own plan",
+        WIRING,
+    ),
+    Fault(
+        "dpfewshot/generation/set_up.py",
         "return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)",
         "return start_release(self.mechanism, stratum.draws.__class__(**(vars(stratum.draws) | {'row_change':\n"
         "    type(stratum.draws.row_change).ADDED})), stratum.noise_multiplier, self.random_source)",
