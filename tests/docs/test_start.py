@@ -23,6 +23,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     """The page's commands, in a folder with its records; the umask is put back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DPFEWSHOT_LEDGER", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where no model was fetched
     exec(compile(blocks(PAGE, "python")[0], PAGE.name, "exec"), {})  # noqa: S102 - our own docs
     (script,) = blocks(PAGE, "sh")
     before = os.umask(0o022)
