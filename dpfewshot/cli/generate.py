@@ -65,7 +65,8 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         raise click.UsageError("--resume '' names no run: name one, or leave the name out")
     if resume is not None and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
-    _check_counted(output, project.account)
+    there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
+    project.account.check_counts(str(output), there=there)
     with (
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
@@ -90,19 +91,6 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     elif output is not None and sys.stdout.isatty():  # a pipe may be a log that is kept
         for one in filter(attrgetter("certified"), demonstrations):
             click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
-
-
-def _check_counted(output: str | None, named: AccountName) -> None:
-    """Refuse to create the account of texts that are there: without its ledger they would count for nothing.
-
-    A project folder that was copied or restored without its ledger would else get its whole budget again.
-    """
-    there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
-    if there and named.create and named.opened() is None:
-        raise LedgerError(
-            f"{output} holds texts, and the ledger has no account {named.account!r} that counts them: put "
-            "the ledger back, or name another --output if those texts are of other records"
-        )
 
 
 def _release(

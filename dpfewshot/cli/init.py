@@ -22,7 +22,7 @@ from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Records, on_one_line, percent_text
+from dpfewshot.values import Records, counted, on_one_line, percent_text
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -135,6 +135,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         return
     whose = f"all records of one {unit} are one unit" if unit else "each record is a unit of its own"
     kept = f"each {unit} counts once, for one label; a fifth of them" if unit else "a fifth of the records"
+    written = f"{counted(project.settings.shots, 'text')} of at most {project.settings.max_tokens} tokens"
     sure = percent_text(believed(0.5, given["epsilon"]))
     odds = f"who was 50 % sure that a given {unit or 'record'} is there becomes at most {sure} sure"
     is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
@@ -145,7 +146,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"instruction: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, delta aside",
         "delta: the smaller of 1e-5 and 1/(100 n) for n units",
-        "one text of each label, at most 20 tokens (keys shots, max_tokens): generate spends all of epsilon",
+        f"{written} of each label (keys shots, max_tokens): generate spends all of epsilon",
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         f"account: {project.account.account} in budget.db, which the first generate creates",
         f"{kept} is kept for `choose` and writes nothing (key holdout)",

@@ -249,7 +249,7 @@ def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
 
 def _next(*, pays: bool) -> str:
     if not pays:
-        return "next: nothing to generate until the account has room (docs/how-to/ledger.md)"
+        return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
     in_file = click.get_current_context().params.get("config")
     return "next: dpfewshot generate" + (
         "" if in_file else ", with the same options and --output demos.jsonl"

@@ -18,7 +18,7 @@ import click
 
 from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, key, open_backend, option
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
-from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
     NO_PRIVACY,
@@ -206,6 +206,21 @@ class AccountName:
             raise click.UsageError("--ledger needs --account, the name of the account")
         if self.create and self.ledger is None:
             raise click.UsageError("create needs --ledger and --account: it creates an account there")
+
+    def check_counts(self, texts: str, *, there: bool) -> None:
+        """Refuse to create the account if there are texts already, which then would count for nothing.
+
+        A project folder that was copied or restored without its ledger would else get its whole budget again.
+
+        Args:
+            texts: where they are, for the message.
+            there: whether there are any.
+        """
+        if there and self.create and self.opened() is None:
+            raise LedgerError(
+                f"there are texts in {texts}, and the ledger has no account {self.account!r} that counts "
+                "them: put the ledger back, or name another file if those texts are of other records"
+            )
 
     def opened(
         self, relation: str | None = None, unit: str | None = None, budget: PrivacyBudget | None = None

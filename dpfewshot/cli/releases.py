@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dpfewshot.icl import Calibration
     from dpfewshot.releases.choice import Candidate, Choice
     from dpfewshot.tasks import Task
-    from dpfewshot.values import Records
+    from dpfewshot.values import Demonstration, Records
 
 CONTEXT_TOKENS: Final = 1024
 """The default of `context_tokens` with llama.cpp: a prompt holds all demonstrations."""
@@ -94,7 +94,8 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
         candidates.insert(0, Candidate())
     checked_candidates(task, candidates)
     with _nothing_spent_if_interrupted("scoring") as on_progress:
-        records, settings = _inputs(project, task, pure=True)
+        texts = [text for one in candidates for text in one.demonstrations]
+        records, settings = _inputs(project, task, texts, pure=True)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         if scoring.instruction_only:
             written = instruction_only_demonstrations(task, model)
@@ -144,7 +145,7 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     scoring = project.choose
     shown = [one for path in files for one in Demonstrations.from_jsonl(path)]
     with _nothing_spent_if_interrupted("scoring") as on_progress:
-        records, settings = _inputs(project, project.task, pure=True)
+        records, settings = _inputs(project, project.task, shown, pure=True)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         stages()(f"scoring in {project.search.rounds} rounds")
         choice = choosing.search(
@@ -229,7 +230,7 @@ def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) ->
     _check_new(path)
     shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
     with _nothing_spent_if_interrupted("measuring") as on_progress:
-        records, settings = _inputs(project, project.task)
+        records, settings = _inputs(project, project.task, shown)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         stages()("measuring the bias")
         released = release_calibration(
@@ -258,10 +259,12 @@ def _check_new(path: str | None) -> None:
         raise click.UsageError(f"--output {path} exists: name a new file, or move the earlier one away")
 
 
-def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Records, dict[str, Any]]:
+def _inputs(
+    project: Project, task: Task, texts: Iterable[Demonstration], *, pure: bool = False
+) -> tuple[Records, dict[str, Any]]:
     """Read the records, check what needs no model, and return them with the release's keyword arguments.
 
-    A `pure` release costs ε alone, and no δ.
+    The account is not created for texts that it has paid for. A `pure` release costs ε alone, and no δ.
     """
     from dpfewshot.account.rule import Admission
     from dpfewshot.planning.population import relation_of
@@ -269,6 +272,8 @@ def _inputs(project: Project, task: Task, *, pure: bool = False) -> tuple[Record
     from dpfewshot.sampling import Holdout, partition_of_units
 
     project.account.check()
+    paid = any(one.certificate and one.certificate.dataset == project.account.account for one in texts)
+    project.account.check_counts("the files that are named", there=paid)
     records, population, holdout = project.data.read(), project.budget.population, project.holdout
     budget = project.budget.of(records)
     if not isinstance(budget, PrivacyBudget):

@@ -58,7 +58,7 @@ class Planner:
         """Plan every stratum, and bound the language model's work by the caps.
 
         Raises:
-            InvalidPlan: M·N·P is above a population, or no noise meets the budget.
+            InvalidPlan: N·P is above what a population lets generate, or no noise meets the budget.
         """
         settings, strata = self.settings, self.strata
         return GenerationPlan(

@@ -343,10 +343,20 @@ def test_texts_without_their_ledger_get_no_second_budget(made: Run) -> None:
     Path("budget.db").unlink()
     status, out, err = made("generate")
     assert (status, out) == (2, "")
-    assert "demos.jsonl holds texts, and the ledger has no account 'tickets' that counts them" in err
+    assert "texts in demos.jsonl, and the ledger has no account 'tickets' that counts them" in err
     assert Path("demos.jsonl").read_bytes() == there
     assert not Path("budget.db").exists()
     assert made("generate", "--output", "others.jsonl")[0] == 0
+
+
+@pytest.mark.parametrize("release", ["choose", "search", "calibrate"])
+def test_no_other_release_makes_a_lost_account_anew(made: Run, release: str) -> None:
+    assert made("generate")[0] == 0
+    Path("budget.db").unlink()
+    status, out, err = made(release)
+    assert (status, out) == (2, "")
+    assert "the ledger has no account 'tickets' that counts them" in err
+    assert not Path("budget.db").exists()
 
 
 def test_what_a_paper_claims_makes_no_account_and_no_file_to_publish(made: Run) -> None:
@@ -384,7 +394,7 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert "how the texts will read: badly" in out
     assert "warning: the texts will read badly\n" in err
     assert int(found[1]) > 150
-    assert "as well as the model writes" in made(*words, found[2])[1]
+    assert "how the texts will read: nearly as well as the model writes" in made(*words, found[2])[1]
 
 
 def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
     assert "at most about 2777.8 hours for 2 demonstrations" in lines[1]
     assert "time: at most about 2777.8 hours" in describe(made)
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
-    assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [8] * 3
+    assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [9] * 3
     rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
     compared = list(comparison(rows, 0.01))[1:4]
     assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3
