@@ -223,6 +223,11 @@ def check_whole(name: str, number: object) -> None:
         raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
 
 
+def unit_noun(unit: str | None) -> str:
+    """What a unit is called: "customer" for the column customer_id, "record" without a column."""
+    return "record" if unit is None else re.sub(r"[\W_]+(id|no|number|name)$", "", unit, flags=re.IGNORECASE)
+
+
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun: "1 entry", "2 entries"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

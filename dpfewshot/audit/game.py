@@ -24,8 +24,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from tqdm import tqdm
-
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
 from dpfewshot.audit.canaries import EchoCanary, WorstCaseModel, telling, text_of_unit
@@ -38,6 +36,7 @@ from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.units import units
+from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacySpend, Record, delta_text, epsilon_text
@@ -101,7 +100,7 @@ def canary_game(
     stratum = set_up.plan.stratum_of(label)
     if stratum.spend is None or not set_up.certified:
         raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none")
-    with tqdm(desc="canary game", unit="play", disable=None, leave=False) as bar:
+    with progress_bar(desc="canary game", unit="play") as bar:
         table = _Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
         bar.total = 2 * plays + plays // 4 if texts_only else table.ticks
         if texts_only:

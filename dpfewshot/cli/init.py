@@ -22,17 +22,20 @@ from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Records, counted, on_one_line, percent_text
+from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
 
 _NAMES: Final[Mapping[str, str]] = {
-    "text": "text body message content comment review question sentence description ticket mail",
-    "label_column": "label category topic class intent type kind queue tag sentiment",
+    "text": "text body message content comment review question sentence description ticket mail notes?",
+    "label_column": "label category topic class intent type kind queue tag sentiment department",
     "unit": "unit (customer|client|user|patient|person|author|member|account)(_?(id|no|number))? email",
 }
 """What columns are called, the likeliest first: expressions."""
+
+_TEXTS_ARE: Final = "a short text"
+"""What a text is, unless somebody says."""
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
@@ -119,9 +122,10 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     labels = _labels(file, given, records, confirmed=not yes)
     _warn_of_columns(given, records)
     public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
-    if not yes and not click.confirm(f"{public}\nMay everybody know them?", err=True):
+    question = f"{public}\nMay everybody know these names? No text is meant"
+    if not yes and not click.confirm(question, default=None, err=True):
         raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
-    _answer(given, "texts_are", "What is a text? A noun phrase", "a short text", yes=yes)
+    _answer(given, "texts_are", "What is a text? A noun phrase", _TEXTS_ARE, yes=yes)
     _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
     _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
@@ -133,17 +137,20 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if as_json:
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
-    whose = f"all records of one {unit} are one unit" if unit else "each record is a unit of its own"
-    kept = f"each {unit} counts once, for one label; a fifth of them" if unit else "a fifth of the records"
+    noun = unit_noun(unit)
+    whose = f"all records with one {unit} are one unit" if unit else "each record is a unit of its own"
+    once = f"each {noun} counts once, for the label of most of its records; a fifth of the {noun}s"
+    kept = once if unit else "a fifth of the records"
     written = f"{counted(project.settings.shots, 'text')} of at most {project.settings.max_tokens} tokens"
     sure = percent_text(believed(0.5, given["epsilon"]))
-    odds = f"who was 50 % sure that a given {unit or 'record'} is there becomes at most {sure} sure"
+    odds = f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure"
+    described = " (--texts-are says better what a text is)" if given["texts_are"] == _TEXTS_ARE else ""
     is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         public,
-        f"instruction: {project.task.instruction}",
+        f"instruction: {project.task.instruction}" + described,
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, delta aside",
         "delta: the smaller of 1e-5 and 1/(100 n) for n units",
         f"{written} of each label (keys shots, max_tokens): generate spends all of epsilon",
@@ -187,7 +194,7 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
     for option, question in (
         ("text", "Column of the text"),
         ("label_column", "Column of the label"),
-        ("unit", f"Column of the customer; {NONE}: each record is a unit of its own"),
+        ("unit", f"Column of whom a record is about (customer, patient); {NONE}: protect each record alone"),
     ):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
         guess = _guess(option, free, confirmed=not yes)
@@ -195,10 +202,10 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
             guess = None  # each record would be a unit, a weaker guarantee: somebody has to say so
         choices = click.Choice([*free, *([NONE] if option == "unit" else [])])
         _answer(given, option, question, guess, choices, yes=yes)
-        if given[option] is None:  # columns are not listed: they are a record if the first line is missing
-            flag = "--" + option.replace("_", "-")
-            none = f", or give {flag} {NONE}: each record is a unit of its own" if option == "unit" else ""
-            raise InvalidRecords(f"{file}: no column is surely that of {flag}: name it with {flag}{none}")
+    flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
+    if flags:  # columns are not listed: they are a record if the first line is missing
+        none = f"; --unit {NONE}: each record is a unit of its own" if given["unit"] is None else ""
+        raise InvalidRecords(f"{file}: no column is surely that of {', '.join(flags)}: name it{none}")
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
@@ -224,11 +231,20 @@ def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
     units = {one.unit for one in records}
     if given["unit"] != NONE and len(units) == len(records):
         warn(
-            f"no two records have the same {given['unit']}, so it protects one record: if a customer has "
-            "several, name the column of the customer with --unit"
+            f"no two records have the same {given['unit']}, so it protects one record: if a person has "
+            "several, name the column of the person with --unit"
         )
-    if 2 * sum(len(one.text.split()) > 1 for one in records) < len(records):
-        warn(f"most values of {given['text']} are single words: if the texts are elsewhere, give --text")
+    if 2 * sum(map(_reads_like_a_text, records)) < len(records):
+        warn(
+            f"most values of {given['text']} are not texts: single words, numbers or dates. If the texts are "
+            "in another column, name it with --text"
+        )
+
+
+def _reads_like_a_text(record: Record) -> bool:
+    """Whether it has several words, which dates have not; other scripts may have no spaces."""
+    text = record.text
+    return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
 
 
 def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed: bool) -> list[str]:
@@ -241,10 +257,12 @@ def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed:
 
     found = Counter(record.label for record in records)
     labels = sorted(found)
-    if given["label_column"] in {given["text"], given["unit"]} or not repeat(labels, len(records)):
+    if given["label_column"] in {given["text"], given["unit"]}:
+        raise InvalidRecords(f"{file}: the label and the text or the unit have one column: name another")
+    if not repeat(labels, len(records)):
         raise InvalidRecords(
-            f"{file}: the column of the label is no other than the text's or unit's, has more than {FEW} "
-            "values, or values that hardly repeat. They may tell of records: name a column of labels"
+            f"{file}: the column of the label has more than {FEW} values, or they hardly repeat. They "
+            "may tell of records: name a column of few labels with --label-column"
         )
     if not confirmed and min(found.values(), default=0) < _COMMON:
         raise InvalidRecords(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.account.scopes import scope_text
-from dpfewshot.cli.printing import FAILED, Decorator, json_option, warn
+from dpfewshot.cli.printing import FAILED, Decorator, aligned, json_option, warn
 from dpfewshot.cli.project import Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import LedgerError
@@ -239,17 +239,21 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
-    scopes = [stratum["scope"] for stratum in summary["strata"]]
-    if account.parallel and len(scopes) > 1 and None not in scopes:
-        click.echo(
-            "  each line below is of other records: the account counts the largest of them, not the sum"
+    strata = summary["strata"]
+    if not strata:
+        return
+    columns = ("stratum", "epsilon spent", "left", "delta spent", "left", "more plans like the last one")
+    rows = [
+        (
+            scope_text(one["scope"]),
+            *(f"{each[name]}" for name in ("epsilon", "delta") for each in (one, one["remaining"])),
+            f"{one['plans_left']}",
         )
-    for stratum in summary["strata"]:
-        more = counted(stratum["plans_left"], "more plan")
-        click.echo(
-            f"  {on_one_line(scope_text(stratum['scope']))}: {_in_words(stratum)} spent, "
-            f"{_in_words(stratum['remaining'])} left: {more} like the last one"
-        )
+        for one in strata
+    ]
+    click.echo("\n".join(f"  {line}" for line in aligned([columns, *rows])))
+    if account.parallel and len(strata) > 1 and None not in [one["scope"] for one in strata]:
+        click.echo("  each stratum has other records: the account counts the largest of them, not the sum")
 
 
 def _holds_for(account: Account) -> str:
@@ -321,11 +325,7 @@ def _verdict(
     labels: Mapping[str | None, set[str]],
     holds_for: Mapping[str, str],
 ) -> Iterator[str]:
-    """The result in lines, for people; `labels` by reservation, and what each account holds for."""
-    yield (
-        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
-        f"{counted(checked.demonstrations, 'demonstration')}"
-    )
+    """The result in lines, the verdict last; `labels` by reservation, and what each account holds for."""
     shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in checked.entries:
         lines = counted(entry.demonstrations, "demonstration")
@@ -357,3 +357,7 @@ def _verdict(
     if checked.without_ledger:
         yield f"  {checked.without_ledger} generated without a ledger: nobody counted what they cost"
     yield LIMITS
+    yield (
+        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
+        f"{counted(checked.demonstrations, 'demonstration')}"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,12 +15,21 @@ from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_optio
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.values import amount_text, counted, delta_text, epsilon_text, on_one_line, percent_text
+from dpfewshot.values import (
+    amount_text,
+    counted,
+    delta_text,
+    epsilon_text,
+    on_one_line,
+    percent_text,
+    unit_noun,
+)
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
     from dpfewshot.planning.compare import Compared
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+    from dpfewshot.planning.planner import Enough
     from dpfewshot.synthesizer import Synthesizer
 
 
@@ -41,6 +49,8 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
       dpfewshot plan ... --compare --set target_noise=0.05
       dpfewshot plan ... --set preset=tang
     """
+    from dpfewshot.planning.planner import enough
+
     target_noise = project.plan.target_noise
     project.account.check()
     in_words = not (as_json or details)
@@ -63,11 +73,12 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
         click.echo(in_detail(measured, project.data.unit))
     else:
         account, pays = _account(project, synthesizer)
+        needed = enough(synthesizer.set_up.mechanism, measured)
         lines = [
             describe(measured, project.data.unit),
             f"      {account}",
-            *_remedies(synthesizer, project.data.unit),
-            _next(pays=pays),
+            *_remedies(measured, needed, project.data.unit),
+            _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
     if compare:
@@ -140,16 +151,16 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     """
     from dpfewshot.planning.plan import reading
 
-    noun, tokens = _noun(unit), plan.settings.max_tokens
+    noun, tokens = unit_noun(unit), plan.settings.max_tokens
     texts = counted(plan.demonstrations, "text")
     lines = [
         f"{texts} of at most {tokens} tokens, about {max(1, tokens * 3 // 4)} words: {_sources(plan, noun)}"
     ]
     if unit is not None:
-        lines.append(f"a {noun} counts once, however many records it has, and for one label alone")
+        lines.append(f"however many records a {noun} has, it counts once, for the label of most of them")
     if share := plan.settings.holdout:
         lines.append(
-            f"{100 * share:g} % of the {noun}s write nothing: they are kept for `choose`, which then costs "
+            f"of these {noun}s {100 * share:g} % write nothing: they are kept for `choose`, which then costs "
             "nothing further (--set holdout=0 uses all)"
         )
     lines.append(f"cost: {_cost(plan, noun)}")
@@ -160,11 +171,6 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     return "\n".join(
         f"{'      ' if place else 'plan: '}{on_one_line(line)}" for place, line in enumerate(lines)
     )
-
-
-def _noun(unit: str | None) -> str:
-    """What a unit is called: "customer" for the column customer_id."""
-    return "record" if unit is None else re.sub(r"[\W_]+(id|no|number|name)$", "", unit, flags=re.IGNORECASE)
 
 
 def _sources(plan: GenerationPlan, noun: str) -> str:
@@ -228,18 +234,17 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
 
-def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
+def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, if these do not."""
-    from dpfewshot.planning.planner import enough
-
-    found = enough(synthesizer.set_up.mechanism, synthesizer.plan)
-    if found is None:
+    if needed is None:
         return
-    ways, settings = [], synthesizer.plan.settings
-    if found.population is not None:
-        ways.append(f"about {found.population} {_noun(unit)}s" + (" of each label" if found.scope else ""))
-    if found.epsilon is not None:
-        ways.append(f"epsilon {math.ceil(100 * found.epsilon) / 100:g} at the same delta")
+    ways, settings = [], plan.settings
+    if needed.population is not None:
+        ways.append(
+            f"about {needed.population} {unit_noun(unit)}s" + (" of each label" if needed.scope else "")
+        )
+    if needed.epsilon is not None:
+        ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")
     if ways:
         yield f"      enough, each alone: {'; '.join(ways)}"
     further = ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
@@ -247,13 +252,25 @@ def _remedies(synthesizer: Synthesizer, unit: str | None) -> Iterator[str]:
     yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
-def _next(*, pays: bool) -> str:
+def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
+    """The command to type now. To generate is not the next step where the texts would be of no use."""
+    from dpfewshot.planning.plan import epsilon_warnings
+
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
     in_file = click.get_current_context().params.get("config")
-    return "next: dpfewshot generate" + (
-        "" if in_file else ", with the same options and --output demos.jsonl"
-    )
+    generate = "dpfewshot generate" + ("" if in_file else ", with the same options and --output demos.jsonl")
+    if needed is not None:
+        other = f"dpfewshot plan --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "dpfewshot plan"
+        return f"next: {other}, or another of these; generate would spend the budget on texts that read so"
+    if epsilon_warnings(plan):
+        return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
+    return f"next: {generate}"
+
+
+def _upwards(epsilon: float) -> str:
+    """To two digits behind the point, at least what is enough."""
+    return f"{math.ceil(100 * epsilon) / 100:g}"
 
 
 # ---- in detail -------------------------------------------------------------------------------------------

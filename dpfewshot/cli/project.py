@@ -535,7 +535,7 @@ def check_budget(
 @contextmanager
 def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
     """Make a refusal say which of ε and δ is short; `asked` is None for what the refused plan costs."""
-    from dpfewshot.account.scopes import scope_text
+    from dpfewshot.account.scopes import stratum_of
 
     try:
         yield
@@ -553,7 +553,7 @@ def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) 
             f"{_words(left)} is left"
         )
         strata = [
-            scope_text(scope)
+            stratum_of(scope)
             for scope, (some, rest) in (refusal.remaining_by_scope or {}).items()
             if by_stratum and scope is not None and (epsilon > some or delta > rest)
         ]

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Self
 
-from tqdm import tqdm
-
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
@@ -24,6 +22,7 @@ from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.values import Demonstration, PrivacySpend, epsilon_text
 
 OnDemonstration = Callable[[Demonstration], None]
@@ -188,7 +187,7 @@ class ProgressBar:
         self._plan = plan
         self._done = list(done)
         to_come = (plan.demonstrations - len(done)) * plan.settings.max_tokens
-        self._bar = tqdm(total=to_come, desc="generating", unit="token", disable=None, leave=False)
+        self._bar = progress_bar(total=to_come, desc="generating", unit="token")
         self._show()
 
     def __enter__(self) -> Self:

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
-from tqdm import tqdm
 
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation
@@ -28,6 +27,7 @@ from dpfewshot.icl.extractor import greedy, same_label
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.prompts.writer import none_if_unusable
+from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, Record, check_whole
 
@@ -60,7 +60,7 @@ def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Calla
         if on_progress is not None:
             on_progress(done, steps)
 
-    with tqdm(total=steps, desc="scoring", unit="step", disable=None, leave=False) as bar:
+    with progress_bar(total=steps, desc="scoring", unit="step") as bar:
         yield advance
 
 

@@ -19,6 +19,7 @@ from dpfewshot.account.scopes import scope_text
 from dpfewshot.audit import AuditFinding, Figure
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
+from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.charts import (
     MOST_POINTS,
     Drawing,
@@ -33,7 +34,7 @@ from dpfewshot.report.charts import (
 )
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text, other_world
-from dpfewshot.values import Demonstration, delta_text, epsilon_text, percent_text
+from dpfewshot.values import Demonstration, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,7 +107,9 @@ def _environment() -> Environment:
         "details": _details,
         "scope": scope_text,
         "interval": interval_text,
+        "noun": unit_noun,
     }
+    environment.globals |= {"believed": believed, "hardly_protects": HARDLY_PROTECTS}
     return environment
 
 

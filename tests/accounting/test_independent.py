@@ -41,7 +41,7 @@ from tests.support.independent_accounting import Estimate, Law, chosen, delta_of
 from tests.support.independent_products import Shared
 from tests.support.independent_products import product as product_law
 
-SETTINGS, SOAKED, CHUNKS = 150, 20_000, 20
+SETTINGS, SOAKED, CHUNKS = 60, 20_000, 20
 LAST_DIGITS = 1e-6, 1e-9  # of the independent calculation: relative to δ and 1 - δ, and to δ alone
 UNSURE = 1e-3  # of δ and 1 - δ: where its own two results differ by more, it says nothing
 MOST_UNSURE = 0.02  # of all settings

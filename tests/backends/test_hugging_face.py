@@ -49,6 +49,7 @@ def test_it_passes_the_whole_suite(backend, folder):
     conformance.require(conformance.check_backend(backend, *conformance.sample_prompts(backend)))
 
 
+@pytest.mark.soak
 def test_the_packaged_model_is_invariant_and_agrees_with_llama_cpp():
     """The weights are the same four bits; llama.cpp rounds activations to eight bits, PyTorch does not."""
     settings = {"context_tokens": 64, "kept_prompts": 7, "decode_batch": 8}

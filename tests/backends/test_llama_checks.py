@@ -73,7 +73,10 @@ def off_by_one_unit(moved):
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.parametrize("moved", [by_company, by_seat, by_group, by_size])
+@pytest.mark.parametrize(
+    "moved",
+    [by_company, *(pytest.param(each, marks=pytest.mark.soak) for each in (by_seat, by_group, by_size))],
+)
 def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, monkeypatch, moved):
     monkeypatch.setattr(KVStreams, "step", off_by_one_unit(moved))
     with pytest.warns(RuntimeWarning, match="one by one"):

@@ -20,15 +20,17 @@ FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
 pytestmark = pytest.mark.model
 
 
-def test_it_passes_the_whole_suite(backend, prefix, short_prompts):
-    """Twenty-four prompts: of a block, fifteen are kept, and the others take steps in waves."""
+@pytest.mark.parametrize("prompts", [18, pytest.param(24, marks=pytest.mark.soak)])
+def test_it_passes_the_whole_suite(backend, prefix, short_prompts, prompts):
+    """Of a block of so many, fifteen prompts are kept, and the others take steps in waves."""
     released = backend.tokenize(" What is the")[:3]
-    conformance.require(conformance.check_backend(backend, prefix, short_prompts[:24], released))
+    conformance.require(conformance.check_backend(backend, prefix, short_prompts[:prompts], released))
     texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS, *llama_prompts.SHORT]
     assert conformance.check_text(backend, [*texts, "", " ", "\x00\u200b"]).passed
     assert conformance.check_end_tokens(backend, short_prompts[:1], texts).passed
 
 
+@pytest.mark.soak
 def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes):
     control = OneBatch(backend)
     try:
@@ -120,6 +122,7 @@ def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
         streams.close()
 
 
+@pytest.mark.soak
 def test_a_long_neighbour_does_not_change_a_short_prompt(wide):
     """llama.cpp attends over as many cells as the longest of a call needs; dummies make that all."""
     short, long = wide.tokenize("Rome is"), wide.tokenize("Rome is " * 150)
@@ -179,7 +182,7 @@ def test_llama_cpp_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize("holds", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     """A build that says it has a GPU; what it computes with makes no difference to who decides."""
     library = load_library()

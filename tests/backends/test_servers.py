@@ -314,6 +314,7 @@ def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_
 TEXTS = ["Name: Zanzibar", "Where", "My parcel is late", "Refund me"]
 
 
+@pytest.mark.soak
 def test_two_llama_servers_answer_as_one_until_one_is_killed():
     with ExitStack() as stack, llama_server(packaged_model_path()) as kept:
         urls = [kept, stack.enter_context(llama_server(packaged_model_path()))]

@@ -7,6 +7,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
+from dpfewshot.cli import doctor
 from dpfewshot.cli.application import run
 from dpfewshot.cli.doctor import demo_synthesizer
 from dpfewshot.sample_data import SUPPORT_TICKETS, secrets, support_tickets
@@ -64,7 +65,11 @@ def test_control_without_privacy_it_leaks() -> None:
 
 
 @pytest.mark.model
-def test_the_demo_with_the_packaged_model(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("tokens", [3, pytest.param(doctor.MAX_TOKENS, marks=pytest.mark.soak)])
+def test_the_demo_with_the_packaged_model(
+    tokens: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MAX_TOKENS", tokens)
     assert run(["demo", "--json"]) == 0
     output = capfd.readouterr()
     document = json.loads(output.out)

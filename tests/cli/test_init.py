@@ -76,10 +76,13 @@ def made(command: Run) -> Run:
 def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     status, out, err = command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)
     assert (status, err) == (0, "")
-    assert "text: body, label: topic, all records of one customer_id are one unit" in out
+    assert "text: body, label: topic, all records with one customer_id are one unit" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot plan\n")
-    assert "each customer_id counts once, for one label; a fifth of them is kept for `choose`" in out
+    assert (
+        "each customer counts once, for the label of most of its records; a fifth of the customers is kept"
+        in out
+    )
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
@@ -137,9 +140,13 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
 @pytest.mark.parametrize(
     ("columns", "words", "says"),
     [
-        ("body heading", ["--yes"], "name it with --label-column"),
-        ("body topic", ["--yes"], "or give --unit none: each record is a unit of its own"),
-        ("swordfish topic", ["--yes"], "name it with --text"),
+        ("body heading", ["--yes"], "surely that of --label-column, --unit: name it"),
+        (
+            "body topic",
+            ["--yes"],
+            "surely that of --unit: name it; --unit none: each record is a unit of its own",
+        ),
+        ("swordfish topic", ["--yes"], "surely that of --text, --unit: name it"),
         (
             "body topic",
             ["--yes", "--unit", "none", "--label-column", "body", "--text", "topic"],
@@ -148,7 +155,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic",
             ["--yes", "--unit", "none", "--label-column", "body", "--text", "body"],
-            "may tell of records",
+            "have one column",
         ),
         (
             "body topic customer_id",
@@ -196,14 +203,25 @@ def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> Non
     ("columns", "words", "says"),
     [
         ("body topic number", (), "no two records have the same number, so it protects one record"),
-        ("topic body code", ("--text", "code"), "most values of code are single words"),
+        (
+            "topic body day",
+            ("--text", "day"),
+            "most values of day are not texts: single words, numbers or dates",
+        ),
+        ("topic body code", ("--text", "code"), "most values of code are not texts"),
     ],
 )
 def test_columns_that_do_not_look_like_it_are_warned_of(
     command: Run, columns: str, words: tuple[str, ...], says: str
 ) -> None:
     rows = [
-        {"body": one.text, "topic": one.label, "number": f"c-{number}", "code": f"code-{number}"}
+        {
+            "body": one.text,
+            "topic": one.label,
+            "number": f"c-{number}",
+            "day": "2026-01-05 10:00",
+            "code": f"code-{number}",
+        }
         for number, one in enumerate(support_tickets())
     ]
     with Path("odd.csv").open("w", newline="", encoding="utf-8") as file:
@@ -252,7 +270,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "columns: words, desk, whose" in err
     assert "Column of the label (desk, whose) [desk]" in err
     assert "'nowhere' is not one of" in err
-    assert "all records of one whose are one unit" in out
+    assert "all records with one whose are one unit" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
 
@@ -277,13 +295,13 @@ def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\ny\n\n\n\n")
+    os.write(outside, b"\n\n\n\ny\n\n\n\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "May everybody know them?" in done.stderr
+    assert done.stderr.count("May everybody know these names?") == 2  # Enter alone is no answer
     assert dpf.load().project.data.unit == "customer_id"
 
 
@@ -305,11 +323,11 @@ def test_every_command_runs_without_options(made: Run) -> None:
     for name in commands:
         status, told[name], err = made(*name.split())
         assert (status, "options of dpfewshot.toml\n" in err) == (0, True), err
-    assert "a customer counts once, however many records it has" in told["plan"]
+    assert "however many records a customer has, it counts once, for the label of most" in told["plan"]
     assert "account: tickets, which generate creates with this as its budget: nothing is left" in told["plan"]
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
-    assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
+    assert told["verify"].endswith("demos.jsonl: verified, 5 demonstrations\n")
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
     )

@@ -69,8 +69,9 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
         "rule": "sum",
         "plans_left": 3,
     }
-    told = "trec: Location: epsilon=0.25 delta=1e-06 spent, epsilon=0.75 delta=9e-06 left: 3 more plans"
-    assert told in command("show")[1]
+    assert ["trec:", "Location", "0.25", "0.75", "1e-06", "9e-06", "3"] in map(
+        str.split, command("show")[1].splitlines()
+    )
 
 
 def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> None:
@@ -85,10 +86,10 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
             found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {}, DRAWS)
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
     assert (caught.value.remaining_by_scope or {})[partition.generating("Number")] == (2.0, 1e-5)
-    head, meaning, *strata = command("show")[1].splitlines()
+    head, _, *strata, meaning = command("show")[1].splitlines()
     assert "the account counts the largest of them" in meaning
     assert "plans like" not in head
-    assert [line.rpartition(": ")[2].split()[0] for line in strata] == ["0", "1"]  # more plans
+    assert [line.split()[-1] for line in strata] == ["0", "1"]  # more plans
 
 
 def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
@@ -100,16 +101,12 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
         for place, scope in enumerate(scopes, start=1):
             charged(found, scope, PrivacySpend(place / 4, 0.0))
         found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}, DRAWS).entry)
-    lines = command("show")[1].splitlines()[1:]
+    rows = [line.strip() for line in command("show")[1].splitlines()[2:]]
     name = str(scopes[0]).split(": ")[0]
-    assert lines == [
-        f"  {where}: epsilon={spent} delta=0.0 spent, epsilon={left} delta=1e-05 left: {more} more plans "
-        "like the last one"
-        for where, spent, left, more in (
-            ("whole data set", 0.75, 2.75, 3),
-            (f"{name[:13]}: chooses", 0.5, 2.75, 3),
-            (f"{name[:13]}: generates: Location", 0.25, 3.0, 4),
-        )
+    assert [re.split("  +", row) for row in rows] == [
+        ["whole data set", "0.75", "2.75", "0.0", "1e-05", "3"],
+        [f"{name[:13]}: chooses", "0.5", "2.75", "0.0", "1e-05", "3"],
+        [f"{name[:13]}: generates: Location", "0.25", "3.0", "0.0", "1e-05", "4"],
     ]
     assert name not in command("history")[1]
     document = json.loads(command("show", "--json")[1])

@@ -237,7 +237,11 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("given_unit", "words"), [(None, "<dd>one record</dd>"), ("customer", "<dd>all records of one unit")]
+    ("given_unit", "words"),
+    [
+        (None, "<dd>one record</dd>"),
+        ("customer_id", "<dd>all records of one customer (the same &#39;customer_id&#39;)"),
+    ],
 )
 def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
     with BudgetLedger.open(f"sqlite:///{tmp_path}/units.db") as ledger:

@@ -50,8 +50,8 @@ def played(synthesizer, plays=PLAYS, **settings):
     ("mechanism", "settings"),
     [
         (None, SAMPLED),
-        (None, {**GROUPED, "units": 40}),
-        (None, {**GROUPED, "sampling": "fixed-size"}),
+        pytest.param(None, {**GROUPED, "units": 40}, marks=pytest.mark.soak),
+        pytest.param(None, {**GROUPED, "sampling": "fixed-size"}, marks=pytest.mark.soak),
         (ReportNoisyMax(), {}),
         (SparseVector(Gaussian(), threshold=1.0, releases=1), {"max_tokens": 3, "tokens_per_draw": 3}),
     ],
@@ -67,7 +67,7 @@ def test_a_sound_set_up_passes(mechanism, settings):
     ("mechanism", "settings"),
     [
         (LessNoise(), {"epsilon": 1.0}),
-        (LessNoise(), SAMPLED),
+        pytest.param(LessNoise(), SAMPLED, marks=pytest.mark.soak),
         (LessNoise(), GROUPED),
         (LessNoise(ReportNoisyMax(), share=0.3), {"max_tokens": 4}),
     ],
@@ -111,7 +111,10 @@ def test_a_set_up_of_unequal_labels_passes(label):
         (draw_all_at_the_largest_rate, set_up_of_unequal_labels, {"label": "delivery"}, "that hold a unit"),
         (count_records_as_units, set_up_of_customers, {}, "hold a unit twice"),
         (draw_twice_as_long, lambda: set_up(**SAMPLED), {}, "longer draws than planned"),
-        (start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "revealed canaries"),
+        pytest.param(
+            *(start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "revealed canaries"),
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_what_is_wired_wrongly_is_caught(wire_wrongly, made, settings, says, monkeypatch):
@@ -123,7 +126,11 @@ def test_what_is_wired_wrongly_is_caught(wire_wrongly, made, settings, says, mon
 
 
 @pytest.mark.parametrize(
-    ("settings", "plays"), [({**SAMPLED, "prompts": 20}, 2 * PLAYS), ({**GROUPED, "units": 40}, PLAYS)]
+    ("settings", "plays"),
+    [
+        pytest.param({**SAMPLED, "prompts": 20}, 2 * PLAYS, marks=pytest.mark.soak),
+        ({**GROUPED, "units": 40}, PLAYS),
+    ],
 )
 def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(settings, plays):
     """A demonstration of sampled draws shows nothing: a claim is carried loosely over canaries there.
