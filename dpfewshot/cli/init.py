@@ -34,9 +34,6 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
-_TEXTS_ARE: Final = "a short text"
-"""What a text is, unless somebody says."""
-
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
 
@@ -51,6 +48,7 @@ _FILE: Final = """\
 [task]  # public: all of it is in every prompt
 name = {name}  # in messages and reports
 instruction = {instruction}  # before the examples
+{example}  # a made-up text in the style of the records, about nobody; docs/how-to/tasks.md says when
 label_field = {label_field}  # before a label
 text_field = {text_field}  # before a text
 labels = {labels}  # all of them, written as in the records
@@ -92,6 +90,7 @@ report = "report.html"  # report
     "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is a unit."
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
+@click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
 @click.option("--epsilon", type=float, help="Epsilon of one plan.")
 @click.option("--model", help=f"A GGUF file or a name of `dpfewshot model`; {PACKAGED}: SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
@@ -106,7 +105,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     \b
     Example:
       dpfewshot init tickets.csv
-      dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" --yes
+      dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" \\
+        --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
     from dpfewshot.planning.plan import believed
     from dpfewshot.records import read_records
@@ -125,13 +125,22 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     question = f"{public}\nMay everybody know these names? No text is meant"
     if not yes and not click.confirm(question, default=None, err=True):
         raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
-    _answer(given, "texts_are", "What is a text? A noun phrase", _TEXTS_ARE, yes=yes)
+    question = "What is a text? A noun phrase, such as: a message that a customer sends to support"
+    _answer(given, "texts_are", question, None, yes=yes)
+    given["example"] = example = given["example"] or ""
+    if example and example.strip().casefold() in {one.text.strip().casefold() for one in records}:
+        raise InvalidRecords("the example is one of the records, and it is in every prompt: make one up")
     _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
     _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
     _check_model(given["model"])
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
+    if given["texts_are"] is None:
+        warn(
+            "without --texts-are the model guesses what a text is, and may miss the words of yours: "
+            'say "a message that a customer sends to support"'
+        )
     with write_errors(FILE_NAME):
         write_whole(FILE_NAME, content)
     if as_json:
@@ -144,13 +153,12 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     written = f"{counted(project.settings.shots, 'text')} of at most {project.settings.max_tokens} tokens"
     sure = percent_text(believed(0.5, given["epsilon"]))
     odds = f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure"
-    described = " (--texts-are says better what a text is)" if given["texts_are"] == _TEXTS_ARE else ""
     is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         public,
-        f"instruction: {project.task.instruction}" + described,
+        f"instruction: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, delta aside",
         "delta: the smaller of 1e-5 and 1/(100 n) for n units",
         f"{written} of each label (keys shots, max_tokens): generate spends all of epsilon",
@@ -289,12 +297,17 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "file": file,
         "name": name,
         "labels": labels,
-        "instruction": f"Given its {label_field!r}, write {given['texts_are']}.",
+        "instruction": f"Given its {label_field!r}, write {given['texts_are'] or f'its {text_field!r}'}.",
         "text_field": text_field,
         "label_field": label_field,
     }
     written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
-    for key, nothing, example in (("unit", NONE, '"customer_id"'), ("model", PACKAGED, '"model.gguf"')):
-        written[key] = f"# {key} = {example}" if given[key] == nothing else f"{key} = {written[key]}"
+    optional = (
+        ("unit", NONE, '"customer_id"'),
+        ("model", PACKAGED, '"model.gguf"'),
+        ("example", "", '"..."'),
+    )
+    for key, nothing, shown in optional:
+        written[key] = f"# {key} = {shown}" if given[key] == nothing else f"{key} = {written[key]}"
     return _FILE.format_map(written)

@@ -22,6 +22,9 @@ _SENTENCE_END = re.compile(
 )
 """A full stop after "J", "Dr" or "Mrs" ends no sentence."""
 
+_NO_TOKEN = -1
+"""Stands between texts, so that no n-gram reaches from one into the other."""
+
 SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
 """A mechanism's `Release.support`: the candidates among the tokens of a row that are not excluded."""
 
@@ -35,6 +38,7 @@ class Draft:
     Args:
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
+        example: the tokens of the task's made-up example: no n-gram of it is repeated.
         earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
 
     Attributes:
@@ -48,12 +52,13 @@ class Draft:
         ends: frozenset[int],
         *,
         further: Sequence[Sequence[int]] = (),
+        example: Sequence[int] = (),
         earlier: Sequence[Sequence[int]] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
-        self._earlier = earlier
+        self._example, self._earlier = example, earlier
         self._fields: list[list[int]] = [[]]
         for token in released:
             self.add(token)
@@ -74,10 +79,10 @@ class Draft:
             return self._ends
         if not size:
             return frozenset()
-        repeated = repeating(field, size)
+        repeated = repeating([*self._example, _NO_TOKEN, *field], size)
         if len(self._fields) == 1 and len(field) == size - 1:
             repeated |= {each[size - 1] for each in self._earlier if list(each[: size - 1]) == field}
-        return repeated - self._ends
+        return repeated - self._ends - {_NO_TOKEN}
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.

@@ -158,7 +158,8 @@ class SetUp:
         """The same set-up for other records, another model and another plan. It is not certified.
 
         The model has tokens of its own, so what the task asks of the user's is left out: schema, chat
-        template and repetition are functions of released tokens and public words, and change no draw.
+        template, example and repetition are functions of released tokens and public words, and change no
+        draw.
 
         Args:
             records: replace the private ones, and are divided in the same way.
@@ -166,7 +167,7 @@ class SetUp:
         """
         labels = [label for stratum in plan.strata for label in stratum.labels]
         units = units_by_scope(self.task, records, labels)
-        task = replace(self.task, schema="", chat=False, no_repeat_ngram_size=0)
+        task = replace(self.task, schema="", chat=False, example="", no_repeat_ngram_size=0)
         return replace(self, task=task, backend=backend, plan=plan, units=units, certified=False)
 
     def _fixed_size(self, stratum: StratumPlan) -> FixedSize | None:

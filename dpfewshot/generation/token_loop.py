@@ -149,7 +149,14 @@ class TokenLoop:
         size = self.layout.no_repeat_ngram_size
         tokens = [self.backend.tokenize(f" {self.layout.values(text)[0]}") for text in earlier]
         opened = [each for each in tokens if len(each) >= size]
-        return Draft(self.backend, self.layout, self.ends, further=further, earlier=opened, released=released)
+        example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
+        return Draft(
+            *(self.backend, self.layout, self.ends),
+            further=further,
+            example=example,
+            earlier=opened,
+            released=released,
+        )
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

@@ -26,7 +26,7 @@ class TextLayout:
         fields: the fields' names, at least one.
         multiline: whether values keep their line breaks.
         schema: what a generated text must match: a JSON schema, or a regular expression; "" for any text.
-        no_repeat_ngram_size: see `Task`.
+        no_repeat_ngram_size, example: see `Task`.
 
     Example:
         >>> layout = TextLayout(("Subject", "Body"))
@@ -40,6 +40,7 @@ class TextLayout:
     multiline: bool = False
     schema: str = ""
     no_repeat_ngram_size: int = 0
+    example: str = ""
 
     @property
     def separator(self) -> str:

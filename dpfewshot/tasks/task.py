@@ -4,6 +4,9 @@ A prompt is built from a task's pieces, and the language model continues after t
 
     {instruction}
 
+    {label_field}: ...                   (if the task has a made-up example)
+    {text_field}: {example}
+
     {label_field}: {label}
     {text_field}: {text of a record}
 
@@ -42,10 +45,13 @@ class Task:
         multiline: whether texts keep their line breaks. A blank line then ends a field, else a line break.
         schema: what every generated text matches: a JSON schema, as a mapping or as JSON, or a regular
             expression. It is kept as a string. For one text field on one line.
+        example: a made-up text in the style of the records, about nobody. It is in every prompt and must not
+            be private. A word is a candidate only if it is likely after the public prompt, which says by
+            this example how such texts are written. For one text field.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
-        no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, apart from what may
-            end it, and no two texts of a label in a run begin with the same n; 0 for no such rule. Small
-            models repeat themselves. It has no effect beside a schema.
+        no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
+            apart from what may end it, and no two texts of a label in a run begin with the same n; 0 for no
+            such rule. Small models repeat themselves. It has no effect beside a schema.
 
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
@@ -65,6 +71,7 @@ class Task:
     text_fields: tuple[str, ...] = ()
     multiline: bool = False
     schema: str | Mapping[str, Any] = ""
+    example: str = ""
     chat: bool = False
     no_repeat_ngram_size: int = 4
 
@@ -85,6 +92,7 @@ class Task:
                 "the task's no_repeat_ngram_size must be a whole number from 2, or 0 for no rule"
             )
         self._check_schema()
+        self._check_example()
         if self.labels is not None:
             object.__setattr__(
                 self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
@@ -99,6 +107,13 @@ class Task:
         if self.text_fields or self.multiline:
             raise InvalidTask("a task with a schema has one text field and is not multiline")
         object.__setattr__(self, "no_repeat_ngram_size", 0)
+
+    def _check_example(self) -> None:
+        if self.example == "":
+            return
+        (_check_text if self.multiline else _check_line)(self.example, "example")
+        if self.text_fields:
+            raise InvalidTask("a task with an example has one text field")
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -146,6 +161,7 @@ class Task:
             self.multiline,
             str(self.schema),
             self.no_repeat_ngram_size,
+            self.example,
         )
 
     def identity(self) -> dict[str, object]:
@@ -153,8 +169,9 @@ class Task:
         return asdict(self)
 
     def preamble(self) -> str:
-        """The start of every prompt: the instruction and an empty line."""
-        return f"{self.instruction}\n\n"
+        """The start of every prompt: the instruction, the made-up example if there is one, an empty line."""
+        made_up = f"{self.label_field}: ...\n{self.text_field}: {self.example}\n\n" if self.example else ""
+        return f"{self.instruction}\n\n{made_up}"
 
     def _check_text_fields(self) -> None:
         names = _checked_lines(self.text_fields, "text field", "leave them out for a single text_field")

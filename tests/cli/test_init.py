@@ -24,6 +24,8 @@ from tests.support.processes import environment
 from tests.support.scripts import Desk
 
 PHRASE = "a message that a customer sends to support"
+EXAMPLE = "Hi, my parcel came with a broken lamp. Can you send another one?"
+DESCRIBED = ("--texts-are", PHRASE, "--example", EXAMPLE)
 LABELS = tuple(sorted(SUPPORT_TICKETS.labels or ()))
 
 
@@ -65,7 +67,7 @@ def edit(**lines: str) -> None:
 @pytest.fixture
 def made(command: Run) -> Run:
     """The command line, in a folder with a project file for a scripted model."""
-    assert command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)[0] == 0
+    assert command("init", "tickets.csv", "--yes", *DESCRIBED)[0] == 0
     edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4", top_k="top_k = 8")
     return command
 
@@ -74,7 +76,7 @@ def made(command: Run) -> Run:
 
 
 def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
-    status, out, err = command("init", "tickets.csv", "--yes", "--texts-are", PHRASE)
+    status, out, err = command("init", "tickets.csv", "--yes", *DESCRIBED)
     assert (status, err) == (0, "")
     assert "text: body, label: topic, all records with one customer_id are one unit" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
@@ -90,6 +92,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
         label_field="Topic",
         text_field="Body",
         labels=LABELS,
+        example=EXAMPLE,
     )
     assert project.budget == dpf.PrivacyBudget(2.0, 1e-5)
     comments = [line for line in Path(FILE_NAME).read_text().splitlines() if line and "#" not in line]
@@ -104,6 +107,20 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
     private |= {customer(number) for number in range(1500)}
     assert [word for word in private.difference(LABELS) if word in told] == []
     assert not any(str(count) in told for count in (300, 750, 1500, 1501))
+
+
+def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) -> None:
+    _, out, err = command("init", "tickets.csv", "--yes")
+    assert "instruction: Given its 'Topic', write its 'Body'.\n" in out
+    assert err.startswith("warning: without --texts-are the model guesses")
+
+
+def test_an_example_that_is_a_record_is_refused(command: Run) -> None:
+    copied = f" {support_tickets()[3].text.upper()}"
+    status, out, err = command("init", "tickets.csv", "--yes", "--texts-are", PHRASE, "--example", copied)
+    assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
+    assert "the example is one of the records" in err
+    assert copied.strip() not in err
 
 
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
@@ -229,7 +246,7 @@ def test_columns_that_do_not_look_like_it_are_warned_of(
         writer.writeheader()
         writer.writerows(rows)
     unit = ("--unit", "number" if "number" in columns else "none")
-    status, _, err = command("init", "odd.csv", "--yes", *unit, *words)
+    status, _, err = command("init", "odd.csv", "--yes", *DESCRIBED, *unit, *words)
     assert (status, err.count("\n")) == (0, 1)
     assert err.startswith(f"warning: {says}")
 
@@ -244,7 +261,7 @@ def test_a_models_name_is_known_or_a_files(command: Run) -> None:
 
 def test_one_label_is_taken_with_a_warning(command: Run) -> None:
     Path("one.csv").write_text("body,topic\n" + "".join(f"text {n},Refund\n" for n in range(9)))
-    status, out, err = command("init", "one.csv", "--unit", "none", "--yes")
+    status, out, err = command("init", "one.csv", "--unit", "none", "--yes", *DESCRIBED)
     assert (status, err) == (0, "warning: there is one label alone: nothing can be classified\n")
     assert "in every prompt: Refund\n" in out
 
@@ -295,7 +312,7 @@ def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\n\n\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
@@ -588,6 +605,7 @@ def test_so_it_does_where_a_section_is_wrong(command: Run, text: str, says: str)
 def test_several_text_fields_and_numbers_of_every_kind(made: Run) -> None:
     edit(
         text_field='text_fields = ["Subject", "Body"]',
+        example="# example = ''",
         text='text = { Subject = "topic", Body = "body" }',
         delta="delta = 1e-6\npopulation = { Account = 300, Billing = 300, Delivery = 300, Refund = 300, "
         "Technical = 300 }",

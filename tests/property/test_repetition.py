@@ -67,6 +67,16 @@ def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> No
         assert draft.excluded == ENDS or not draft.excluded & ENDS  # all of them where a field begins
 
 
+def test_no_ngram_of_the_example_is_repeated() -> None:
+    task = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=3, example="abcab")
+    draft = Draft(Bytes(), task.layout, ENDS, example=b"abcab")
+    for letter, excluded in zip(b"xab", (set(), set(), {ord("c")}), strict=True):
+        draft.add(letter)
+        assert draft.excluded == excluded  # the example's end and the text's beginning are no n-gram
+    draft.add(ord("a"))
+    assert draft.excluded == frozenset()
+
+
 def test_each_field_counts_alone() -> None:
     draft = Draft(Bytes(), dataclasses.replace(MAILS, no_repeat_ngram_size=3).layout, ENDS)
     for letter in b"abcab":
@@ -146,6 +156,17 @@ def test_a_text_that_ended_by_itself_is_left_alone_and_says_so() -> None:
     assert (draft.text(), draft.finished) == ("One.", False)
     draft.add(10)
     assert (draft.text(), draft.finished) == ("One. Two", True)
+
+
+def test_a_text_does_not_copy_the_example() -> None:
+    def text(example: str) -> str:
+        task = dataclasses.replace(TASK, no_repeat_ngram_size=3, example=example)
+        settings = {"max_tokens": 4, "tokens_per_draw": 4, "prompts_per_draw": 100}
+        made = synthesizer(GoesRound(), task=task, mechanism=PublicCentred(8), **settings)
+        return made.generate("refund").text
+
+    assert "she is a" in f" {text('')}"  # the control
+    assert "she is a" not in text("she is a smoker")
 
 
 class SaysTwoWords(Scripted):

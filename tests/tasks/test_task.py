@@ -32,6 +32,30 @@ def test_the_built_in_tasks_have_the_papers_wording() -> None:
     assert hashlib.sha256(words.encode()).hexdigest()[:16] == "77920d469278c147"
 
 
+def test_a_made_up_example_stands_before_the_records() -> None:
+    task = Task(**MOOD, example="Slept well, saw the sea.")
+    assert (
+        task.preamble()
+        == "Given a mood, write a note in it.\n\nMood: ...\nNote: Slept well, saw the sea.\n\n"
+    )
+    assert Task(**MOOD).preamble() == "Given a mood, write a note in it.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "trouble"),
+    [
+        ({"example": " x"}, "example must not start or end with whitespace"),
+        ({"example": "a\nb"}, "example must be one line"),
+        ({"example": 3}, "example must be a string"),
+        ({"example": "x", "text_field": "", "text_fields": ("Subject", "Body")}, "has one text field"),
+    ],
+)
+def test_an_example_that_no_prompt_can_show_is_refused(settings: dict[str, Any], trouble: str) -> None:
+    with pytest.raises(InvalidTask, match=trouble):
+        Task(**MOOD | settings)
+    assert Task(**MOOD, example="a\nb", multiline=True).example == "a\nb"
+
+
 @pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
 def test_by_name_takes_any_case_and_underscores(task: Task) -> None:
     assert by_name(task.name) is task
