@@ -1,16 +1,19 @@
 r"""Softmax choice: an exact draw from the softmax of summed votes, as sharp as ε allows.
 
 Not in the papers. Let p_i be the distribution of prompt i on the K likeliest public tokens, and p_i / max p_i
-its votes, as in Tang et al.'s report noisy max. A token is a draw from softmax(ε₀·Σ votes / Δ): the
-exponential mechanism (McSherry and Talwar 2007).
+its votes, as in Tang et al.'s report noisy max. A token is drawn with probability proportional to
+min(q, 0.01)·exp(ε₀·Σ votes / Δ), where q is the public prompt's probability: the exponential mechanism with a
+base measure (McSherry and Talwar 2007). Words that only the records suggest are improbable in public. So K is
+large, and the base measure keeps noise from choosing one of many (docs/decisions/mechanisms.md).
 
 Most of what a model predicts is its own habit, whatever records it is shown. So β·M times the votes of the
 public prompt are taken off the sum: a shift by public numbers. It makes leads smaller, so β falls with the
 noise (docs/decisions/contrast.md).
 
-Range (docs/proofs/softmax-choice.md): a row's votes become integers in 0..grid. One more row changes the
-scores by a range (largest less smallest coordinate) of at most Δ = 1. With N > 1 a row turns into another and
-changes them by at most Δ = 2. So a token has bounded range ε₀. The noise multiplier is σ = 2/ε₀.
+Range (docs/proofs/softmax-choice.md): both are the same for neighbouring data sets. A row's votes become
+integers in 0..grid. One more row changes the scores by a range (largest less smallest coordinate) of at most
+Δ = 1. With N > 1 a row turns into another and changes them by at most Δ = 2. So a token has bounded range ε₀.
+The noise multiplier is σ = 2/ε₀.
 
 A token of report noisy max is ε₀-DP, and pays for losses of ±ε₀, a range of 2ε₀. Sampling amplifies the draw
 more, at a larger ε₀ (docs/decisions/mechanisms.md).
@@ -26,10 +29,16 @@ from statistics import NormalDist
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfewshot import _core
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
 from dpfewshot.mechanisms.choice import SoftmaxMechanism, contrast_shift
+
+_PROBABLE, _IMPROBABLE = 0.01, 1e-9
+"""Public probabilities: the base measure is q between the two, up to a factor."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class SoftmaxChoice(SoftmaxMechanism):
 
     Args:
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the whole
-            vocabulary. The more candidates, the larger the lead that the best one needs.
+            vocabulary.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off; None follows from the
             noise, from 0.3 to 0.
 
@@ -50,7 +59,7 @@ class SoftmaxChoice(SoftmaxMechanism):
     refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**SoftmaxMechanism.refused_settings, "temperature": "the budget decides how sharp the draw is"}
     )
-    top_k: int | None = 100
+    top_k: int | None = 1000
     contrast: float | None = None
 
     def __post_init__(self) -> None:
@@ -60,13 +69,14 @@ class SoftmaxChoice(SoftmaxMechanism):
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """The standard deviation of Gaussian noise that would find a leader about as often, to compare plans.
 
-        Every prompt is certain of one token, and the leader is ahead of all others by the same number of
-        prompts. The draw finds it with probability ½ at a lead of log(K-1)/ε₀; Gaussian noise at about its
-        deviation times the median of the largest of K-1 standard normals. An unsure prompt's favourite still
-        counts 1 here, so among unsure prompts the draw does better than this says. Fewer than 4 candidates
-        count as 4.
+        Every prompt is certain of one token, with a public probability of at least 0.01, and that is ahead of
+        all others by the same number of prompts. The others weigh at most as much as 99 such tokens. The draw
+        finds the leader with probability ½ at a lead of log(99)/ε₀; Gaussian noise at about its deviation
+        times the median of the largest of 99 standard normals. An unsure prompt's favourite still counts 1
+        here, so among unsure prompts the draw does better than this says. Of fewer than 100 candidates, their
+        number counts, from 4.
         """
-        others = max(self.top_k or _core.WIDEST, 4) - 1
+        others = min(max(self.top_k or _core.WIDEST, 4), round(1 / _PROBABLE)) - 1
         factor = math.log(others) / NormalDist().inv_cdf(0.5 ** (1 / others))
         return factor * noise_multiplier / 2 * draws.row_change.rows / draws.prompts
 
@@ -86,6 +96,19 @@ def bearable_contrast(noise_on_mean: float) -> float:
     return min(max(3.5 * (0.18 - noise_on_mean), 0.0), 0.3)
 
 
+def base_measure(public_logprobs: NDArray[np.float32], rate: Fraction) -> NDArray[np.int64]:
+    """The logarithm of min(q, 0.01)/0.01, in steps of the scores, shape (support,): public.
+
+    Args:
+        public_logprobs: of the prompt without records, shape (support,). NaN counts as next to impossible.
+        rate: from scores to exponents.
+    """
+    finite = np.nan_to_num(np.asarray(public_logprobs, dtype=np.float64), nan=-math.inf)
+    logarithms = np.clip(finite, math.log(_IMPROBABLE), math.log(_PROBABLE)) - math.log(_PROBABLE)
+    steps_per_nat = float(min(1 / rate, Fraction(2**58)))  # the sum with the votes stays within 64 bits
+    return np.asarray(np.rint(logarithms * steps_per_nat), dtype=np.int64)
+
+
 def choice_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
     """ε₀/(Δ·grid), exact: the factor from integer sums of votes to exponents."""
     return 2 / (Fraction(noise_multiplier) * row_change.rows * _core.grid)
@@ -102,4 +125,5 @@ class _Release(BaseRelease):
     def choose(self, predictions: Predictions) -> int:
         scores = _core.sum_of_max_normalised(predictions.private)
         scores -= contrast_shift(predictions.public, self.contrast, self.prompts)
+        scores += base_measure(predictions.public, self.rate)
         return _core.sample_softmax(scores, self.rate.numerator, self.rate.denominator, self.random_source)

@@ -119,7 +119,7 @@ def _mechanism(
         gaussian = Gaussian(top_k=top_k, contrast=0.5)
         reason = "mechanism gaussian: without privacy there is no noise to reduce"
         return gaussian, _scored(planner, gaussian, options), [reason]
-    mechanism: Mechanism = SoftmaxChoice(top_k=top_k)
+    mechanism: Mechanism = SoftmaxChoice(top_k=min(SoftmaxChoice.top_k or vocabulary_size, vocabulary_size))
     reason = "its tokens follow the records with the least noise"
     if planner.settings.sampling == FIXED_SIZE:
         mechanism = PublicCentred(top_k=top_k)

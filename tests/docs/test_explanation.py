@@ -25,11 +25,12 @@ def test_the_pictures_are_what_the_script_draws(script: ModuleType) -> None:
 
 
 def test_the_chances_are_those_of_the_mechanism(script: ModuleType) -> None:
+    probable = np.log(np.full(len(script.WORDS), 0.2, dtype=np.float32))
     for epsilon in script.EPSILONS:
         release = SoftmaxChoice().start(Draws(1.0, 1, 1, 20, RowChange.ADDED), 2 / epsilon)
         for record in (True, False):
             rows = script.predictions(record=record)
-            law = release_law("softmax-choice", release, rows, rows[0])
+            law = release_law("softmax-choice", release, rows, probable)
             assert script.chances(epsilon, record=record) == pytest.approx([float(p) for p in law], rel=1e-9)
 
 

@@ -15,7 +15,7 @@ from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Gaussian, Mechanism, ReportNoisyMax, RowChange, SoftmaxChoice
 from dpfewshot.mechanisms.choice import contrast_shift
-from dpfewshot.mechanisms.softmax_choice import bearable_contrast
+from dpfewshot.mechanisms.softmax_choice import base_measure, bearable_contrast, choice_rate
 
 CANDIDATES = 100
 OTHERS = CANDIDATES - 1
@@ -55,19 +55,20 @@ def test_it_finds_fewer_where_every_unit_is_drawn_and_the_lead_is_small() -> Non
 
 
 def test_the_release_has_that_chance() -> None:
-    """Two rows are certain of the leader, and 99 others have no vote."""
+    """Two rows are certain of the leader, and 99 others, as probable in public, have no vote."""
     mechanism = SoftmaxChoice(contrast=0)
     sigma = calibrated(mechanism, FRESH, 4.0)
     rows = np.full((2, CANDIDATES), -np.inf, dtype=np.float32)
     rows[:, 7] = 0.0
     release, permit = mechanism.start(FRESH, sigma), Permit(20_000, sigma)
-    found = sum(release.token(rows, rows[0], permit) == 7 for _ in range(20_000)) / 20_000
+    public = np.log(np.full(CANDIDATES, 1 / CANDIDATES, dtype=np.float32))
+    found = sum(release.token(rows, public, permit) == 7 for _ in range(20_000)) / 20_000
     deviation = math.sqrt(0.25 / 20_000)
     assert abs(found - chance_of_choice(sigma, 2)) < 7 * deviation
     assert abs(found - chance_of_choice(1.1 * sigma, 2)) > 7 * deviation
 
 
-@pytest.mark.parametrize("candidates", [5, 100, 10_000])
+@pytest.mark.parametrize("candidates", [5, 30, 100])
 def test_noise_on_the_mean_is_that_of_gaussian_noise_with_the_same_chance(candidates: int) -> None:
     sigma, others = 0.8, candidates - 1
     lead = math.log(others) * sigma / 2
@@ -76,12 +77,13 @@ def test_noise_on_the_mean_is_that_of_gaussian_noise_with_the_same_chance(candid
     assert found == pytest.approx(0.5, abs=0.03)
 
 
-def test_noise_on_the_mean_doubles_where_rows_are_replaced_and_grows_with_the_candidates() -> None:
+def test_noise_on_the_mean_doubles_where_rows_are_replaced_and_grows_to_100_candidates() -> None:
     replaced = Draws(0.05, 40, 1, 20, RowChange.REPLACED)
     once = SoftmaxChoice().noise_on_mean(FRESH, 0.8)
     assert SoftmaxChoice().noise_on_mean(replaced, 0.8) == 2 * once
-    everything = SoftmaxChoice(None).noise_on_mean(FRESH, 0.8)
-    assert SoftmaxChoice(1).noise_on_mean(FRESH, 0.8) < once < everything
+    assert SoftmaxChoice(1).noise_on_mean(FRESH, 0.8) < once
+    for candidates in (None, 100, 5000):
+        assert SoftmaxChoice(candidates).noise_on_mean(FRESH, 0.8) == once
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,44 @@ def test_tokens_on_one_draw_are_a_product() -> None:
         (PoissonProduct(0.05, (PoissonBoundedRange(1.0, 1.0, 4),), 10), ZeroConcentrated(0.125, 40))
     )
     assert calibrated(SoftmaxChoice(), draws, 1.0) == pytest.approx(2 / 0.795, rel=2e-3)
+
+
+# ---- the base measure --------------------------------------------------------------------------------------
+
+
+def shares(public: list[float]) -> list[float]:
+    """How often each token is drawn where no prompt votes."""
+    release, permit = SoftmaxChoice(contrast=0).start(FRESH, 2.0), Permit(20_000, 2.0)
+    nobody = np.full((0, len(public)), np.nan, dtype=np.float32)
+    row = np.log(np.array(public, dtype=np.float32))
+    drawn = [release.token(nobody, row, permit) for _ in range(20_000)]
+    return (np.bincount(np.array(drawn), minlength=len(public)) / 20_000).tolist()
+
+
+def test_an_improbable_token_weighs_as_much_less() -> None:
+    found = shares([0.5, 0.3, 0.005, 0.001])
+    for share, expected in zip(found, [1 / 2.6, 1 / 2.6, 0.5 / 2.6, 0.1 / 2.6], strict=True):
+        assert abs(share - expected) < 7 * math.sqrt(expected * (1 - expected) / 20_000)
+
+
+def test_many_improbable_tokens_weigh_no_more_than_99_probable_ones() -> None:
+    """What `noise_on_mean` counts on."""
+    public = np.full(5000, 0.99 / 4999, dtype=np.float32)
+    public[0] = 0.01
+    shift = base_measure(np.log(public), choice_rate(2.0, RowChange.ADDED))
+    weights = np.exp(shift * float(choice_rate(2.0, RowChange.ADDED)))
+    assert weights[1:].sum() == pytest.approx(99, rel=1e-4)
+
+
+def test_the_base_measure_is_finite_whatever_the_public_row_and_the_rate_are() -> None:
+    public = np.array([0.0, -np.inf, np.nan, -1000.0], dtype=np.float32)
+    for sigma in (0.01, 1.0, 1e6):
+        rate = choice_rate(sigma, RowChange.ADDED)
+        assert float(rate) * base_measure(public, rate) == pytest.approx([0, *[math.log(1e-7)] * 3], rel=1e-5)
+    for sigma in (1e30, 1e300):
+        shift = base_measure(public, choice_rate(sigma, RowChange.ADDED))
+        assert shift.tolist() == [0, *[shift.min()] * 3]
+        assert -(2**62.1) < shift.min() < -(2**61.9)
 
 
 # ---- the contrast to the public prompt ---------------------------------------------------------------------
