@@ -225,7 +225,9 @@ def check_whole(name: str, number: object) -> None:
 
 def unit_noun(unit: str | None) -> str:
     """What a unit is called: "customer" for the column customer_id, "record" without a column."""
-    return "record" if unit is None else re.sub(r"[\W_]+(id|no|number|name)$", "", unit, flags=re.IGNORECASE)
+    if unit is None:
+        return "record"
+    return re.sub(r"[\W_]+(id|no|nr|number|name|ref|key|hash)$", "", unit, flags=re.IGNORECASE)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -65,11 +65,15 @@ def test_control_without_privacy_it_leaks() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("tokens", [3, pytest.param(doctor.MAX_TOKENS, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("tokens", "work"),
+    [(3, 1000), pytest.param(doctor.MAX_TOKENS, doctor.PROMPT_TOKENS, marks=pytest.mark.soak)],
+)
 def test_the_demo_with_the_packaged_model(
-    tokens: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tokens: int, work: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "MAX_TOKENS", tokens)
+    monkeypatch.setattr(doctor, "PROMPT_TOKENS", work)
     assert run(["demo", "--json"]) == 0
     output = capfd.readouterr()
     document = json.loads(output.out)

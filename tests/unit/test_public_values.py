@@ -13,6 +13,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
 from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.values import unit_noun
 from tests.support import factory
 from tests.support.scripts import TASK, tickets
 
@@ -84,3 +85,10 @@ def test_tokens_that_are_no_whole_number_draw_nothing() -> None:
     with pytest.raises(InvalidPlan, match="max_tokens"):
         made.generate("refund", max_tokens=1.5)  # type: ignore[arg-type]
     assert made.spent.epsilon == 0
+
+
+def test_a_unit_is_called_by_its_column_without_what_says_that_it_is_a_number() -> None:
+    columns = ("customer_id", "patient_no", "client_ref", "User-Number", "author", "grandkey", None)
+    assert [unit_noun(each) for each in columns] == [
+        "customer", "patient", "client", "User", "author", "grandkey", "record"
+    ]  # fmt: skip
