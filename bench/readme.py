@@ -6,6 +6,7 @@ or `<!-- peers -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -24,6 +25,7 @@ from bench.pages import (
 )
 from bench.peers import page as comparison
 from bench.peers.page import BLUE, GREY, text, whole
+from bench.texts import TEXTS
 from bench.utility import ROOT, SHOTS, ZERO_SHOT
 from dpfewshot.evaluation import Cell, summarise
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
@@ -32,9 +34,6 @@ from dpfewshot.runtime.files import write_whole
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs/accuracy.svg"
-READABILITY = ROOT / "docs/results/readability.md"
-SHOWN = "gemma-3-270m-q4_k_m, banking77"
-"""The writer and the data set whose texts are shown."""
 
 NAMES = {"trec": "TREC", "agnews": "AG News", "mit-d": "MIT-D", "mit-g": "MIT-G", "dbpedia": "DBPedia"}
 LABELS = {
@@ -60,15 +59,17 @@ ROWS = (
 
 
 def texts() -> Lines:
-    """A text of one label at each ε, from docs/results/readability.md: always the same label and mechanism."""
-    part = READABILITY.read_text(encoding="utf-8").partition(f"\n## {SHOWN}\n")[2].partition("\n## ")[0]
-    columns = [[column.strip() for column in row.split("|")[1:-1]] for row in part.splitlines()]
-    found = {(each[0], each[1]): each[-1] for each in columns if each}
-    rows = [
-        ["no record read (ε = 0)", found["instruction-only", "–"]],
-        *([f"**ε = {each}**", f"**{found['softmax-choice', each]}**"] for each in ("1", "4")),
-    ]
-    return table("| text", rows)
+    """The texts of all topics at each ε, the topics with the most records first."""
+    rows = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
+    topics = {row["topic"]: row["units"] for row in rows}
+    found = {(row["topic"], row["epsilon"]): row["text"] for row in rows}
+    return table(
+        "topic | records | no record read (ε = 0) | ε = 1 | ε = 4",
+        [
+            (topic, topics[topic], *(found[topic, epsilon] for epsilon in (0, 1, 4)))
+            for topic in sorted(topics, key=topics.__getitem__, reverse=True)
+        ],
+    )
 
 
 @cache

@@ -1,0 +1,53 @@
+"""Texts of the default settings, all of them, not chosen: the README's "Before and after".
+
+    python -m bench.texts DATA     # needs `make models`; adds to bench/results/texts.jsonl, some 30 minutes
+
+One certified text for each topic of banking77 and ε, by Gemma 3 270M. ε = 0 reads no record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import dpfewshot as dpf
+from bench.contrast_use import BANK, messages
+from bench.utility import MODELS, ROOT
+from dpfewshot.baselines import instruction_only_demonstrations
+
+TEXTS = Path(__file__).parent / "results/texts.jsonl"
+TOKENS = 20
+
+
+def demonstrations(
+    epsilon: int, records: list[dpf.Record], model: dpf.backends.LlamaCpp
+) -> Iterable[dpf.Demonstration]:
+    """One text a topic."""
+    if epsilon == 0:
+        return instruction_only_demonstrations(BANK, model, max_tokens=TOKENS)
+    budget = dpf.PrivacyBudget(epsilon, 1e-5)
+    return dpf.Synthesizer(BANK, records, model, budget=budget, max_tokens=TOKENS).generate_all()
+
+
+def main() -> None:
+    """Write the rows of one ε when all its texts are there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    records = messages(parser.parse_args().data)
+    sizes = Counter(record.label for record in records)
+    model = dpf.backends.LlamaCpp(ROOT / f"{MODELS['gemma'][1]}.gguf")
+    for epsilon in (0, 1, 4):
+        for one in demonstrations(epsilon, records, model):
+            row = {"topic": one.label, "units": sizes[one.label], "epsilon": epsilon, "text": one.text}
+            with TEXTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
