@@ -16,6 +16,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.generation.runner import OnDemonstration
 from dpfewshot.planning.settings import Settings
 from dpfewshot.records import as_records
 from dpfewshot.releases.choice import Choice
@@ -62,6 +63,8 @@ class PrivateFewShot:
         scored_units: as in `dpf.search`; fewer take less time, and choose less well.
         account: as in `Synthesizer`; None makes one of this budget for each `compile`.
         settings: as in `Synthesizer`, with a holdout, whose units search.
+        on_demonstration: as in `Synthesizer.generate_all`: to keep what is paid for if an interrupt ends the
+            search.
         on_choice: is told how well the backend labels with what is shown, beside without any.
     """
 
@@ -77,8 +80,10 @@ class PrivateFewShot:
     scored_units: int = 1000
     account: Account | None = field(default=None, repr=False)
     settings: Settings = Settings(holdout=0.2)  # noqa: RUF009 - frozen
+    on_demonstration: OnDemonstration | None = None
     on_choice: Callable[[Choice], object] | None = None
 
+    @redacts_errors(DPFewShotError, "the optimiser")
     def compile(self, student: Program, *, trainset: Iterable[Any]) -> Program:
         """Return a copy of a program that shows the demonstrations that were found best, if any are.
 
@@ -88,8 +93,8 @@ class PrivateFewShot:
 
         Raises:
             InvalidPlan: no predictor has both fields, or the settings have no holdout. Nothing is spent.
-            DPFewShotError: as `Synthesizer` and its `generate_all`. A search that fails only causes a
-                warning: what was written is paid for, and shown as it is.
+            DPFewShotError: as `Synthesizer` and its `generate_all`. A search or an `on_choice` that fails
+                only causes a warning: what was written is paid for, and shown as it is.
         """
         program = student.reset_copy()
         fitting = [one for one in program.predictors() if {self.text, self.label} <= {*one.signature.fields}]
@@ -97,15 +102,12 @@ class PrivateFewShot:
             raise InvalidPlan(f"no predictor of the program has the fields {self.text!r} and {self.label!r}")
         if not self.settings.holdout:
             raise InvalidPlan("settings need a holdout, such as 0.2: its units search")
-        demonstrations, choice = self._released(trainset)
+        demonstrations = self._released(trainset)
         for predictor in fitting:
             predictor.demos = demonstrations.to_dspy(text=self.text, label=self.label)
-        if self.on_choice is not None and choice is not None:
-            self.on_choice(choice)
         return program
 
-    @redacts_errors(DPFewShotError, "the optimiser")
-    def _released(self, trainset: Iterable[Any]) -> tuple[Demonstrations, Choice | None]:
+    def _released(self, trainset: Iterable[Any]) -> Demonstrations:
         columns = {"text": self.text, "label": self.label} | ({"unit": self.unit} if self.unit else {})
         rows = [{name: one[name] for name in columns.values() if name in one} for one in trainset]
         records, account = as_records(rows, **columns), self.account or Account.in_memory(self.budget)
@@ -121,7 +123,7 @@ class PrivateFewShot:
         ) as synthesizer:
             choosing = synthesizer.set_up.partition.choosing, PrivacySpend(self.budget.epsilon, 0.0)
             account.check([*synthesizer.set_up.account_costs(), choosing])  # both, before either is paid
-            written = synthesizer.generate_all()
+            written = synthesizer.generate_all(on_demonstration=self.on_demonstration)
         try:
             choice = search(
                 self.task,
@@ -136,7 +138,17 @@ class PrivateFewShot:
                 record_token_cap=self.settings.record_token_cap,
             )
         except DPFewShotError as error:
-            with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing paid
-                warnings.warn(f"the search failed, so the texts are shown as written: {error}", stacklevel=4)
-            return written, None
-        return choice.demonstrations, choice
+            _warn(f"the search failed, so the texts are shown as written: {error}")
+            return written
+        try:
+            if self.on_choice is not None:
+                self.on_choice(choice)
+        except Exception as error:  # noqa: BLE001 - what was chosen is paid for
+            _warn(f"on_choice failed with {type(error).__name__}")
+        return choice.demonstrations
+
+
+def _warn(what: str) -> None:
+    """Warn the caller of `compile`."""
+    with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing paid
+        warnings.warn(what, stacklevel=5)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,7 +63,7 @@ def leak_check(
 
     def cut(text: str) -> Words:
         """Without the names of fields, which are public."""
-        return tuple(re.findall(r"\w+", " ".join(layout.values(text)).casefold()))
+        return _words(" ".join(layout.values(text)))
 
     texts, plain = [one.text for one in released], [one.text for one in baseline]
     private, others = as_records(records), [] if held_out is None else as_records(held_out)
@@ -91,6 +92,16 @@ def leak_check(
             "long_run": long_run,
         },
     )
+
+
+def copies(text: str, records: Sequence[Record]) -> bool:
+    """Whether a record has a long run of a text's words, or all of them in a row."""
+    (found,) = _overlaps([text], records, _words)
+    return found.exact_duplicate or found.longest_run >= min(LONG_RUN, len(_words(text)))
+
+
+def _words(text: str) -> Words:
+    return tuple(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
       dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" \\
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
+    from dpfewshot.audit.leak import copies
     from dpfewshot.planning.plan import believed
     from dpfewshot.records import read_records
 
@@ -128,8 +129,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     question = "What is a text? A noun phrase, such as: a message that a customer sends to support"
     _answer(given, "texts_are", question, None, yes=yes)
     given["example"] = example = given["example"] or ""
-    if example and example.strip().casefold() in {one.text.strip().casefold() for one in records}:
-        raise InvalidRecords("the example is one of the records, and it is in every prompt: make one up")
+    if example and copies(example, records):
+        raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
     _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)

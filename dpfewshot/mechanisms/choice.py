@@ -72,10 +72,10 @@ def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompt
     Args:
         public_logprobs: of the prompt without records, shape (support,); one that is not finite has no votes.
         contrast: β in 0..1.
-        prompts: M.
+        prompts: M; more than 2^28 count as 2^28, so that scores stay within 64 bits.
     """
     votes = _core.sum_of_max_normalised(public_logprobs[np.newaxis])
-    return np.asarray(np.rint(contrast * prompts * votes), dtype=np.int64)
+    return np.asarray(np.rint(contrast * min(prompts, 2**28) * votes), dtype=np.int64)
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> Event:

@@ -115,11 +115,22 @@ def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) ->
     assert err.startswith("warning: without --texts-are the model guesses")
 
 
-def test_an_example_that_is_a_record_is_refused(command: Run) -> None:
-    copied = f" {support_tickets()[3].text.upper()}"
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda text: f" {text.upper()}",
+        lambda text: text.replace(" ", "  ") + "!",
+        lambda text: " ".join(text.split()[:9]),
+        lambda text: "Hello, " + " ".join(text.split()[:12]),
+        lambda text: text.replace(" ", "\u00a0").replace("i", "\uff49"),
+    ],
+    ids=["capitals", "spaces", "beginning", "within", "other characters"],
+)
+def test_an_example_with_the_words_of_a_record_is_refused(command: Run, copy: Callable[[str], str]) -> None:
+    copied = copy(support_tickets()[3].text)
     status, out, err = command("init", "tickets.csv", "--yes", "--texts-are", PHRASE, "--example", copied)
     assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
-    assert "the example is one of the records" in err
+    assert "the example has the words of a record" in err
     assert copied.strip() not in err
 
 

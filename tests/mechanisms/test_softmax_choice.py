@@ -179,6 +179,13 @@ def test_the_shift_counts_the_planned_prompts_and_none_of_a_broken_public_row() 
     assert not contrast_shift(np.full(2, np.nan, dtype=np.float32), 0.5, 20).any()
 
 
+def test_however_many_prompts_are_planned_the_scores_stay_within_64_bits() -> None:
+    shift = contrast_shift(np.array([0.0, -30.0], dtype=np.float32), 1.0, 2**40)
+    assert shift[0] == 2**28 * _core.grid
+    lowest = base_measure(np.full(1, -np.inf, dtype=np.float32), choice_rate(1e30, RowChange.ADDED))
+    assert int(lowest[0]) - int(shift[0]) > -(2**63)
+
+
 @pytest.mark.parametrize("contrast", [-0.1, 1.1, math.nan])
 def test_a_contrast_outside_its_range_is_refused(contrast: float) -> None:
     for mechanism in (SoftmaxChoice, ReportNoisyMax):
