@@ -91,7 +91,7 @@ def test_a_callback_that_fails_loses_no_program() -> None:
 
     with pytest.warns(UserWarning, match="^on_choice failed with ValueError$") as caught:
         program = optimiser(on_choice=failing).compile(Program(), trainset=ROWS)
-    assert program.labels.demos
+    assert program.labels.demos != ["old"]
     assert caught[0].filename == __file__
 
 
