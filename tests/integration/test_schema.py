@@ -14,7 +14,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.mechanisms import MECHANISMS, Gaussian, Mechanism, SparseVector
+from dpfewshot.mechanisms import MECHANISMS, Gaussian, Mechanism, SparseVector, by_name
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
 from tests.support.shapes import PIECES, Calm, Moody
@@ -44,7 +44,7 @@ def check(text: str) -> None:
     jsonschema.validate(json.loads(text), SCHEMA, format_checker=FORMATS)
 
 
-ALL: list[Mechanism] = [each() for each in MECHANISMS.values()]
+ALL: list[Mechanism] = [by_name(name, top_k=100) for name in MECHANISMS]
 ALL += [SparseVector(Gaussian(), threshold=0.5, releases=2)]
 
 

@@ -68,7 +68,7 @@ def test_a_sound_set_up_passes(mechanism, settings):
     [
         (LessNoise(), {"epsilon": 1.0}),
         pytest.param(LessNoise(), SAMPLED, marks=pytest.mark.soak),
-        (LessNoise(), GROUPED),
+        pytest.param(LessNoise(), GROUPED, marks=pytest.mark.soak),
         (LessNoise(ReportNoisyMax(), share=0.3), {"max_tokens": 4}),
     ],
 )
@@ -222,7 +222,12 @@ def played_on_texts(synthesizer, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"shots_per_label": 3, "epsilon": 4.0}, {"sampling": "fixed-size"}, {"tokens_per_draw": 1}],
+    [
+        {},
+        pytest.param({"shots_per_label": 3, "epsilon": 4.0}, marks=pytest.mark.soak),
+        {"sampling": "fixed-size"},
+        {"tokens_per_draw": 1},
+    ],
 )
 def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings):
     finding = played_on_texts(set_up_of_echoes(WHOLE, **settings))
@@ -233,7 +238,9 @@ def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings)
     assert rate.low < rate.reference
 
 
-@pytest.mark.parametrize("settings", [{}, {"shots_per_label": 3, "epsilon": 4.0}])
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param({"shots_per_label": 3, "epsilon": 4.0}, marks=pytest.mark.soak)]
+)
 def test_texts_that_echo_canaries_refute_a_set_up_without_noise(settings):
     finding = played_on_texts(set_up_of_echoes(LessNoise(WHOLE, share=0.02), **settings))
     assert finding.verdict == "failed"

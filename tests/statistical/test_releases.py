@@ -145,7 +145,7 @@ def times_released(votes: int, epsilon: float, delta: float, count: int = DRAWS)
     return len(_StabilityHistogram(count, epsilon, delta).choose(alike, Permit(1, 1 / epsilon), None))
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.05), (0.3, 0.2)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.05), pytest.param(0.3, 0.2, marks=pytest.mark.soak)])
 def test_a_label_of_one_unit_comes_out_with_probability_delta_at_most(epsilon: float, delta: float) -> None:
     noise = smallest_threshold(Fraction(epsilon), Fraction(delta)) - 1
     assert tail(noise, epsilon) <= delta < tail(noise - 1, epsilon)
