@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model, open_backend
-from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages
+from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.exact.rounding import to_digits
@@ -85,25 +85,29 @@ def canary(*, project: Project, as_json: bool) -> None:
 
 @audit.command()
 @from_project_file(demonstrations="demonstrations")
-@_takes("records", *COLUMNS, "baseline", required=("records",))
+@_takes("task", "records", *COLUMNS, "baseline", required=("records",))
 @click.option("--demonstrations", required=True, help="The released .jsonl of generate --output.")
 @click.option("--held-out", help="Unused records, with the same columns.")
 def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json: bool) -> None:
     """Search released texts for private text and personal data.
 
-    Fails if a demonstration repeats ten words in a row, or personal data, of one unit alone.
+    Fails if a demonstration repeats ten words in a row, or personal data, of one unit alone. Warns if the
+    task's example, which is in every prompt, has the words of a record.
 
     \b
     Example:
       dpfewshot audit leak --demonstrations demos.jsonl --records tickets.jsonl --unit customer
     """
     from dpfewshot.audit import leak_check
+    from dpfewshot.audit.leak import copies
     from dpfewshot.demonstrations import Demonstrations
 
-    baseline = project.audit.baseline
+    baseline, records = project.audit.baseline, project.data.read()
+    if project.data.task and project.task.example and copies(project.task.example, records):
+        warn("the task's example has the words of a record, and every prompt has the example: make one up")
     finding = leak_check(
         Demonstrations.from_jsonl(demonstrations),
-        project.data.read(),
+        records,
         baseline=() if baseline is None else Demonstrations.from_jsonl(baseline),
         held_out=None if held_out is None else project.data.read(held_out),
     )

@@ -65,6 +65,15 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, capfd):
     captured = capfd.readouterr()
     assert captured.out.startswith("CONFIDENTIAL")
     assert SECRET not in captured.out + captured.err
+    task = tmp_path / "task.toml"
+    for example, warned in (("We met at noon by the lakes.", False), (line["text"], True)):
+        fields = {"name": "towns", "instruction": "Write.", "label_field": "Label", "text_field": "Text"}
+        told = fields | {"example": example}
+        task.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items()))
+        assert run([*leak, "--task", str(task)]) == 1
+        captured = capfd.readouterr()
+        assert ("has the words of a record" in captured.err) is warned
+        assert SECRET not in captured.out + captured.err
 
 
 def test_bad_input_is_one_line(records, written, tmp_path, capfd):

@@ -26,7 +26,9 @@ def test_both_are_there() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+@pytest.mark.parametrize(
+    "notebook", [pytest.param(NOTEBOOKS[0], marks=pytest.mark.soak), NOTEBOOKS[1]], ids=name_of
+)
 @pytest.mark.slow
 def test_a_notebook_runs_and_a_second_run_pays_nothing(notebook: Path, tmp_path: Path) -> None:
     code = "\n".join("".join(cell["source"]) for cell in cells_of(notebook, "code"))
