@@ -190,7 +190,7 @@ def remedy(backend: str, described: str, check: str, *, about_invariance: bool) 
 KEPT_FOR: Final = 45
 """M of the draws that the demo's backend keeps: a quarter of the memory of the default."""
 
-MAX_TOKENS: Final = 18
+MAX_TOKENS: Final = 24
 PROMPT_TOKENS: Final = 4_000
 """Of a demonstration: two cores finish five demonstrations in a minute."""
 
