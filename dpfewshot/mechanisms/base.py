@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,10 +199,11 @@ class BaseRelease(ABC):
         """The index in the support of the released token: the mechanism's algorithm for one token."""
 
 
-def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Refuse a setting outside least..most with `InvalidPlan`, which names it."""
-    if not least <= value <= most:
-        raise InvalidPlan(f"{name} must lie between {least:g} and {most:g}, not {value}")
+def check_range(name: str, value: Any, least: float, most: float) -> None:
+    """Refuse a setting that is no number, or outside least..most, with `InvalidPlan`, which names it."""
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not (number and least <= float(value) <= most):
+        raise InvalidPlan(f"{name} must be a number between {least:g} and {most:g}, not {value!r}")
 
 
 def likeliest(public_logprobs: NDArray[np.float32], excluded: frozenset[int], top_k: int | None) -> list[int]:

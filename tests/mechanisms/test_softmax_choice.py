@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,8 +187,8 @@ def test_however_many_prompts_are_planned_the_scores_stay_within_64_bits() -> No
     assert int(lowest[0]) - int(shift[0]) > -(2**63)
 
 
-@pytest.mark.parametrize("contrast", [-0.1, 1.1, math.nan])
-def test_a_contrast_outside_its_range_is_refused(contrast: float) -> None:
+@pytest.mark.parametrize("contrast", [-0.1, 1.1, math.nan, "0.3", True, [0.3]])
+def test_a_contrast_outside_its_range_is_refused(contrast: Any) -> None:
     for mechanism in (SoftmaxChoice, ReportNoisyMax):
         with pytest.raises(InvalidPlan, match="contrast"):
             mechanism(contrast=contrast)
