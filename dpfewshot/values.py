@@ -227,7 +227,7 @@ def unit_noun(unit: str | None) -> str:
     """What a unit is called: "customer" for the column customer_id, "record" without a column."""
     if unit is None:
         return "record"
-    return re.sub(r"[\W_]+(id|no|nr|number|name|ref|key|hash)$", "", unit, flags=re.IGNORECASE)
+    return re.sub(r"[\W_]+(id|no|nr|number|name|ref|key|hash|account)$", "", unit, flags=re.IGNORECASE)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

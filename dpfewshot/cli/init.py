@@ -54,7 +54,7 @@ text_field = {text_field}  # before a text
 labels = {labels}  # all of them, written as in the records
 
 [records]  # private
-records = {file}  # .jsonl, .csv (also .gz) or .parquet
+records = {file}  # .jsonl, .csv, .tsv (also .gz) or .parquet
 text = {text}  # the column of the text
 label_column = {label_column}  # the column of the label
 {unit}  # the column of whom a record belongs to; without it, each record is a unit

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
@@ -239,13 +241,15 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     """What would be enough for texts that read well, if these do not."""
     if needed is None:
         return
-    ways, settings = [], plan.settings
+    ways, settings, readable = [], plan.settings, _readable_labels(plan)
     if needed.population is not None:
-        ways.append(
-            f"about {needed.population} {unit_noun(unit)}s" + (" of each label" if needed.scope else "")
-        )
+        whose = on_one_line(needed.scope) if needed.scope and readable else "each label"
+        noun = f"{unit_noun(unit)}s" + (f" of {whose}" if needed.scope else "")
+        ways.append(f"about {needed.population} {noun}")
     if needed.epsilon is not None:
         ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")
+    if readable:
+        ways.append(f"the other labels alone, which lose nothing by it:{readable}")
     if ways:
         yield f"      enough, each alone: {'; '.join(ways)}"
     further = ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
@@ -259,14 +263,29 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
 
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
-    in_file = click.get_current_context().params.get("config")
-    generate = "dpfewshot generate" + ("" if in_file else ", with the same options and --output demos.jsonl")
+    context = click.get_current_context()
+    if not context.params.get("config"):
+        generate = "dpfewshot generate, with the same options and --output demos.jsonl"
+    else:
+        typed = ParameterSource.COMMANDLINE in map(context.get_parameter_source, context.params)
+        generate = "dpfewshot generate" + ", with the same options" * typed
     if needed is not None:
+        if readable := _readable_labels(plan):
+            return f"next: dpfewshot plan{readable}, or another of these"
         other = f"dpfewshot plan --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "dpfewshot plan"
         return f"next: {other}, or another of these; generate would spend the budget on texts that read so"
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     return f"next: {generate}"
+
+
+def _readable_labels(plan: GenerationPlan) -> str:
+    """The options that name the labels whose texts will read well, where those of others will not."""
+    from dpfewshot.planning.plan import noisy_strata
+
+    noisy = noisy_strata(plan)
+    well = [label for one in plan.strata if one not in noisy for label in one.labels]
+    return "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
 
 
 def _upwards(epsilon: float) -> str:

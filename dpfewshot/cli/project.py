@@ -29,6 +29,7 @@ from dpfewshot.values import (
     Relation,
     StoredRecords,
     amount_text,
+    on_one_line,
     unit_of,
 )
 
@@ -118,7 +119,7 @@ class Data:
     task: str | Task = option(  # noqa: RUF009 - a field
         "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
     )
-    records: str = option("", "Private records: .jsonl, .csv (also .gz) or .parquet.")
+    records: str = option("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.")
     text: str | Mapping[str, str] = key("text", default=(), multiple=True, callback=_columns)
     label_column: str = key("label")
     unit: str | None = option(None, "The column that names whom a record belongs to (a customer id).")
@@ -446,7 +447,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         backend = self.open_model(prompts=options.prompts_per_draw)
-        from dpfewshot.planning.plan import noise_warnings
+        from dpfewshot.planning.plan import noise_warnings, noisy_strata
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")
@@ -465,8 +466,10 @@ class Project:
             observers=observers,
         )
         told = noise_warnings(synthesizer.plan) if described else []
+        noisy = [on_one_line(one.scope or "") for one in noisy_strata(synthesizer.plan)]
+        some = f" of {', '.join(noisy)}" if len(noisy) < len(synthesizer.plan.strata) else ""
         for warning in synthesizer.plan.warnings:
-            warn("the texts will read badly" if warning in told else in_options(warning))
+            warn(f"the texts{some} will read badly" if warning in told else in_options(warning))
         if opened is not None and not resuming:  # of all strata, before the first one generates
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())

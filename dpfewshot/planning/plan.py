@@ -74,7 +74,7 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
 def noise_warnings(plan: GenerationPlan) -> list[str]:
     """A warning if a stratum's noise is above what its mechanism was measured to bear; else none."""
     misplaced, senseless = READABLE_NOISE.get(plan.mechanism, (math.inf, math.inf))
-    noisy = [one for one in plan.strata if (one.noise_on_mean or 0.0) > misplaced]
+    noisy = noisy_strata(plan)
     if not noisy:
         return []
     worst = max(noisy, key=lambda one: one.noise_on_mean or 0.0)
@@ -97,20 +97,34 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     return [warning]
 
 
+def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
+    """The strata whose noise is above what their mechanism was measured to bear, the noisiest first."""
+    misplaced, _ = READABLE_NOISE.get(plan.mechanism, (math.inf, math.inf))
+    noisy = [one for one in plan.strata if (one.noise_on_mean or 0.0) > misplaced]
+    return sorted(noisy, key=lambda one: -(one.noise_on_mean or 0.0))
+
+
 def reading(plan: GenerationPlan) -> str:
     """How the texts will read, as far as their mechanism was measured."""
     if plan.mechanism not in READABLE_NOISE or plan.noise_on_mean is None:
         return f"not measured for the mechanism {plan.mechanism}"
+    noisy = noisy_strata(plan)
+    others = [one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy]
+    if not others:
+        return _reading(plan, plan.noise_on_mean)
+    badly = (f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy)
+    return _reading(plan, max(others)) + ("; but " + "; ".join(badly)) * bool(noisy)
+
+
+def _reading(plan: GenerationPlan, noise: float) -> str:
     misplaced, senseless = READABLE_NOISE[plan.mechanism]
-    if plan.noise_on_mean <= misplaced:
-        if plan.noise_on_mean > misplaced / 2:
-            return (
-                "nearly as well as the model writes; few words were out of place at this noise when measured"
-            )
+    if noise <= misplaced / 2:
         return "as well as the model writes; at so little noise no words were out of place when measured"
-    hopeless = plan.noise_on_mean > senseless
-    if plan.noise_on_mean > RANDOM_NOISE:
+    if noise <= misplaced:
+        return "nearly as well as the model writes; few words were out of place at this noise when measured"
+    if noise > RANDOM_NOISE:
         return "not at all: most words will be random"
+    hopeless = noise > senseless
     expected = "they will make little sense" if hopeless else "some words will be out of place"
     return f"badly; {expected}, about {_share(plan, OUT_OF_PLACE[hopeless])} or more"
 

@@ -68,8 +68,8 @@ def read_records(
     "ticket".
 
     Args:
-        path: a `.jsonl`, `.jsonl.gz`, `.csv`, `.csv.gz`, `.parquet`, `.arrow` or `.feather` file, in UTF-8,
-            or the folder of `Dataset.save_to_disk`. A CSV file's first line names its columns.
+        path: a `.jsonl`, `.csv`, `.tsv` (these also `.gz`), `.parquet`, `.arrow` or `.feather` file,
+            in UTF-8, or the folder of `Dataset.save_to_disk`. A CSV file's first line names its columns.
         text: the column with the text, a string that is not blank. For a task with several text fields:
             their columns, ("Subject", "Body"), or each one's column, {"Subject": "title", "Body": "body"}.
         label: the column with the label, a string that is not blank.
@@ -441,6 +441,8 @@ _READERS: Final[Mapping[str, _Reader]] = {
     ".jsonl.gz": _unpacked(_jsonl_rows),
     ".csv": _csv_rows,
     ".csv.gz": _unpacked(_csv_rows),
+    ".tsv": _csv_rows,
+    ".tsv.gz": _unpacked(_csv_rows),
     ".parquet": _table_rows(_parquet_rows),
     ".arrow": _table_rows(_arrow_rows),
     ".feather": _table_rows(_arrow_rows),

@@ -443,6 +443,21 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert "how the texts will read: nearly as well as the model writes" in made(*words, found[2])[1]
 
 
+def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: Run) -> None:
+    """Labels are disjoint: one with few records is no reason against the others."""
+    small, *others = LABELS
+    few = ("--set", "probe_seconds=0.01", "--set", f"population.{small}=8")
+    _, out, err = made("plan", *few, *(f"--set=population.{label}=3000" for label in others))
+    assert f"warning: the texts of {small} will read badly\n" in err
+    assert f"; but {small}: badly; " in out
+    taken = "".join(f" --label {label}" for label in others)
+    assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
+    assert out.endswith(f"next: dpfewshot plan{taken}, or another of these\n")
+    _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
+    assert "badly" not in out + err
+    assert out.endswith("next: dpfewshot generate, with the same options\n")
+
+
 def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")

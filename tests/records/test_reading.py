@@ -44,15 +44,18 @@ def test_the_check_for_private_text_finds_it() -> None:
 
 
 # --- what is read ---------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.JSONL", "r.csv", "r.csv.gz"])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.JSONL", "r.csv", "r.csv.gz", "r.tsv"])
 @given(rows=st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_a_file_gives_back_every_bit(name: str, rows: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
-        if ".csv" in name:
+        if "sv" in name:
             buffer = io.StringIO(newline="")
-            csv.writer(buffer, quoting=csv.QUOTE_ALL).writerows([("text", "label", "who"), *rows])
+            separator = "\t" if ".tsv" in name else ","
+            csv.writer(buffer, quoting=csv.QUOTE_ALL, delimiter=separator).writerows(
+                [("text", "label", "who"), *rows]
+            )
             content = buffer.getvalue()
         else:
             lines = [dict(zip(("text", "label", "who"), row, strict=True)) for row in rows]
@@ -123,7 +126,7 @@ def test_a_file_that_is_none_or_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert "cannot be read: Permission denied" in refusal(lambda: read_records(tmp_path / "r.jsonl"))
 
 
-SUFFIX = "unknown suffix; known are .jsonl, .jsonl.gz, .csv, .csv.gz, .parquet"
+SUFFIX = "unknown suffix; known are .jsonl, .jsonl.gz, .csv, .csv.gz, .tsv, .tsv.gz, .parquet"
 
 
 @pytest.mark.parametrize(

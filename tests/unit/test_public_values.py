@@ -88,7 +88,16 @@ def test_tokens_that_are_no_whole_number_draw_nothing() -> None:
 
 
 def test_a_unit_is_called_by_its_column_without_what_says_that_it_is_a_number() -> None:
-    columns = ("customer_id", "patient_no", "client_ref", "User-Number", "author", "grandkey", None)
+    columns = (
+        "customer_id",
+        "patient_no",
+        "client_ref",
+        "User-Number",
+        "author",
+        "customer_account",
+        "grandkey",
+        None,
+    )
     assert [unit_noun(each) for each in columns] == [
-        "customer", "patient", "client", "User", "author", "grandkey", "record"
+        "customer", "patient", "client", "User", "author", "customer", "grandkey", "record"
     ]  # fmt: skip
