@@ -30,7 +30,8 @@ NONE, PACKAGED = "none", "packaged"
 _NAMES: Final[Mapping[str, str]] = {
     "text": "text body message content comment review question sentence description ticket mail notes?",
     "label_column": "label category topic class intent type kind queue tag sentiment department",
-    "unit": "unit (customer|client|user|patient|person|author|member|account)(_?(id|no|number))? email",
+    "unit": "unit (customer|client|user|patient|person|author|member|account)"
+    "(_?(id|no|nr|number|ref|key|hash|account))? email",
 }
 """What columns are called, the likeliest first: expressions."""
 

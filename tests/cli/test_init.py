@@ -218,6 +218,15 @@ def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list
     assert not any(one.text[:20] in err for one in support_tickets())
 
 
+@pytest.mark.parametrize("column", ["customer_account", "Client-Ref", "patient no", "user_id", "account"])
+def test_a_column_that_is_called_like_whom_a_record_is_about_is_the_unit(command: Run, column: str) -> None:
+    """Enter at the question takes the same: each record alone would protect a customer less."""
+    rows = "".join(f"My parcel {n} is late.,{('Delivery', 'Refund')[n % 2]},{n // 4}\n" for n in range(60))
+    Path("c.csv").write_text(f"body,topic,{column}\n{rows}")
+    out = command("init", "c.csv", "--yes")[1]
+    assert f"all records with one {column} are one unit" in out
+
+
 def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> None:
     rows = "".join(f"text {n},{('Refund', 'Delivery')[n % 2]}\n" for n in range(60))
     Path("slip.csv").write_text(f"body,topic\n{rows}x,SECRET John Doe\n")
