@@ -97,7 +97,7 @@ def leak_check(
 def copies(text: str, records: Sequence[Record]) -> bool:
     """Whether a record has a long run of a text's words, or all of them in a row."""
     (found,) = _overlaps([text], records, _words)
-    return found.exact_duplicate or found.longest_run >= min(LONG_RUN, len(_words(text)))
+    return found.exact_duplicate or found.longest_run >= min(LONG_RUN, max(1, len(_words(text))))
 
 
 def _words(text: str) -> Words:

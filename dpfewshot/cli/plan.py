@@ -243,9 +243,9 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
         return
     ways, settings, readable = [], plan.settings, _readable_labels(plan)
     if needed.population is not None:
-        whose = on_one_line(needed.scope) if needed.scope and readable else "each label"
-        noun = f"{unit_noun(unit)}s" + (f" of {whose}" if needed.scope else "")
-        ways.append(f"about {needed.population} {noun}")
+        ways.append(
+            f"about {needed.population} {unit_noun(unit)}s" + (" of each label" if needed.scope else "")
+        )
     if needed.epsilon is not None:
         ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")
     if readable:
@@ -257,6 +257,10 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
+_OF_PLAN_ALONE: Final = {"config", "details", "compare", "quiet", "as_json"}
+"""Options that `generate` need not repeat."""
+
+
 def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     """The command to type now. To generate is not the next step where the texts would be of no use."""
     from dpfewshot.planning.plan import epsilon_warnings
@@ -264,16 +268,18 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
     context = click.get_current_context()
-    if not context.params.get("config"):
-        generate = "dpfewshot generate, with the same options and --output demos.jsonl"
-    else:
-        typed = ParameterSource.COMMANDLINE in map(context.get_parameter_source, context.params)
-        generate = "dpfewshot generate" + ", with the same options" * typed
+    in_file = context.params.get("config")
+    typed = any(
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for name in context.params.keys() - _OF_PLAN_ALONE
+    )
+    same = "with the same options" if typed or not in_file else ""
+    generate = "dpfewshot generate" + f", {same}" * bool(same) + " and --output demos.jsonl" * (not in_file)
     if needed is not None:
-        if readable := _readable_labels(plan):
-            return f"next: dpfewshot plan{readable}, or another of these"
-        other = f"dpfewshot plan --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "dpfewshot plan"
-        return f"next: {other}, or another of these; generate would spend the budget on texts that read so"
+        readable = _readable_labels(plan)
+        other = readable or (f" --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "")
+        told = f"next: dpfewshot plan{other}" + f", else {same}" * bool(same) + ", or another of these"
+        return told + ("" if readable else "; generate would spend the budget on texts that read so")
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     return f"next: {generate}"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from dpfewshot import _core
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
 from dpfewshot.mechanisms.choice import SoftmaxMechanism, contrast_shift
+
+CANDIDATES: Final = 1000
+"""K where nobody names it."""
 
 _PROBABLE, _IMPROBABLE = 0.01, 1e-9
 """Public probabilities: the base measure is q between the two, up to a factor."""
@@ -59,7 +62,7 @@ class SoftmaxChoice(SoftmaxMechanism):
     refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**SoftmaxMechanism.refused_settings, "temperature": "the budget decides how sharp the draw is"}
     )
-    top_k: int | None = 1000
+    top_k: int | None = CANDIDATES
     contrast: float | None = None
 
     def __post_init__(self) -> None:

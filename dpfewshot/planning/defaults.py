@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
+from dpfewshot.mechanisms.softmax_choice import CANDIDATES
 from dpfewshot.planning.planner import Planner, plan_stratum, rate_of
 from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
@@ -119,7 +120,7 @@ def _mechanism(
         gaussian = Gaussian(top_k=top_k, contrast=0.5)
         reason = "mechanism gaussian: without privacy there is no noise to reduce"
         return gaussian, _scored(planner, gaussian, options), [reason]
-    mechanism: Mechanism = SoftmaxChoice(top_k=min(SoftmaxChoice.top_k or vocabulary_size, vocabulary_size))
+    mechanism: Mechanism = SoftmaxChoice(top_k=min(CANDIDATES, vocabulary_size))
     reason = "its tokens follow the records with the least noise"
     if planner.settings.sampling == FIXED_SIZE:
         mechanism = PublicCentred(top_k=top_k)

@@ -77,7 +77,7 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     noisy = noisy_strata(plan)
     if not noisy:
         return []
-    worst = max(noisy, key=lambda one: one.noise_on_mean or 0.0)
+    worst = noisy[0]
     others = f" and {len(noisy) - 1} more" if len(noisy) > 1 else ""
     noise = worst.noise_on_mean or 0.0
     hopeless = noise > senseless
@@ -112,8 +112,8 @@ def reading(plan: GenerationPlan) -> str:
     others = [one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy]
     if not others:
         return _reading(plan, plan.noise_on_mean)
-    badly = (f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy)
-    return _reading(plan, max(others)) + ("; but " + "; ".join(badly)) * bool(noisy)
+    parts = [f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy]
+    return _reading(plan, max(others)) + ("; but " if parts else "") + "; ".join(parts)
 
 
 def _reading(plan: GenerationPlan, noise: float) -> str:

@@ -206,7 +206,7 @@ def plan_stratum(
 
 
 class Enough(NamedTuple):
-    """What makes the worst stratum's noise bearable, each alone and nothing else changed; None: nothing does.
+    """What makes the worst stratum's noise bearable, and so all others', each alone; None: nothing does.
 
     Attributes:
         scope: the stratum's.
@@ -222,18 +222,19 @@ class Enough(NamedTuple):
 def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
     """Which ε or how many units would do; None if the noise is bearable, or nobody measured what is.
 
-    Noise on the mean is proportional to σ, so one σ is sought for both.
+    A stratum with more units may have more prompts. Noise on the mean is proportional to σ.
     """
     bearable = READABLE_NOISE.get(plan.mechanism, (math.inf,))[0]
     worst = max(plan.strata, key=lambda one: one.noise_on_mean or 0.0)
-    noise, spend, draws = worst.noise_on_mean or 0.0, worst.spend, worst.draws
-    if noise <= bearable or spend is None or draws.fixed_size is not None:
+    spend = worst.spend
+    if (worst.noise_on_mean or 0.0) <= bearable or spend is None or worst.draws.fixed_size is not None:
         return None
-    sigma = worst.noise_multiplier * bearable / noise
 
     def costs(population: int) -> float:
-        rate = draws.sampling_rate * worst.population / population
-        return epsilon(mechanism.event(replace(draws, sampling_rate=rate), sigma), delta=spend.delta).upper
+        settings, stratum = plan.settings.within(population), replace(worst.stratum, population=population)
+        draws = draws_at(settings, stratum, rate_of(settings, stratum))
+        sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
+        return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
 
     needed, low, high = costs(worst.population), worst.population, worst.population
     while costs(high) > spend.epsilon:

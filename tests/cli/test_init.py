@@ -461,7 +461,12 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"; but {small}: badly; " in out
     taken = "".join(f" --label {label}" for label in others)
     assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
-    assert out.endswith(f"next: dpfewshot plan{taken}, or another of these\n")
+    assert out.endswith(f"next: dpfewshot plan{taken}, else with the same options, or another of these\n")
+    enough = re.search(r"about (\d+) customers of each label", out)
+    assert enough is not None
+    for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
+        populations = [f"--set=population.{label}={count if label == small else 3000}" for label in LABELS]
+        assert ("badly" not in made("plan", *few[:2], *populations)[1]) is good
     _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
     assert "badly" not in out + err
     assert out.endswith("next: dpfewshot generate, with the same options\n")
