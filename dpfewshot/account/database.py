@@ -7,7 +7,6 @@ transaction. Each process keeps one PostgreSQL connection, which a forked child 
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -30,6 +29,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from dpfewshot.account.file_lock import check_names, locked
 from dpfewshot.account.history import VERIFY
 from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
+from dpfewshot.runtime.forking import cached_property
 
 BUSY_SECONDS: Final = 30.0
 """How long a call waits for other processes before it reports that the ledger is locked."""
@@ -322,7 +322,7 @@ class Place:
             raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
         return seconds
 
-    @functools.cached_property
+    @cached_property
     def is_sqlite(self) -> bool:
         """Whether it is a file on this host."""
         return self.url.get_backend_name() == "sqlite"

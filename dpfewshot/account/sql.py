@@ -39,6 +39,7 @@ from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
 from dpfewshot.account.verification import Snapshot, examined
 from dpfewshot.errors import LedgerError
+from dpfewshot.runtime.forking import cached_property
 
 WHOLE: Final = 100
 """Histories of up to this many events are verified as a whole."""
@@ -286,7 +287,7 @@ class SqlTransaction:
         self._connection.execute(update(accounts).where(accounts.c.id == account).values(**changed))
         self._row = after  # what the next event of this change follows
 
-    @functools.cached_property
+    @cached_property
     def _sealed(self) -> Totals | None:
         return sealed_totals(self._row)
 

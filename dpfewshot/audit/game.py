@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, Final
 
 from dpfewshot.accounting import Event, epsilon
@@ -36,6 +35,7 @@ from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.units import units
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer

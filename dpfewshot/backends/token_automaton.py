@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import BROKEN
 from dpfewshot.errors import BackendError, InvalidPlan
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.tasks.automaton import DEAD, Automaton, ForcedTexts
 from dpfewshot.tasks.schema import automaton
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -26,6 +25,7 @@ from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
 from dpfewshot.prompts.writer import LabelPrompts
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import Sampler
 from dpfewshot.tasks.layout import TextLayout
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from dpfewshot.account.amounts import Amount
@@ -29,6 +28,7 @@ from dpfewshot.planning.plan import (
 from dpfewshot.planning.settings import PUBLISHED, PlanSettings
 from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import drawable
 from dpfewshot.values import PrivacyBudget, Relation
 

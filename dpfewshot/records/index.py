@@ -27,6 +27,7 @@ from dpfewshot.records.checks import TextColumns, columns_for, records_of
 from dpfewshot.records.reading import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
 from dpfewshot.records.units import Integers, first_equal, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, StoredRecords
 
@@ -120,7 +121,7 @@ class IndexedRecords(StoredRecords):
         self.label_rows, self.unit_rows = label_rows, unit_rows
         self._place, self._index = place, index
 
-    @functools.cached_property
+    @cached_property
     def labels(self) -> dict[int, str]:
         """See `StoredRecords.labels`. A pickled copy reads them when it is first asked.
 

@@ -1,10 +1,13 @@
-"""Resets locks, threads and reservations after a fork."""
+"""Resets locks, threads and reservations after a fork, and caches without a lock."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+Value = TypeVar("Value")
 
 
 class Forkable(Protocol):
@@ -29,3 +32,24 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class cached_property(Generic[Value]):  # noqa: N801 - named as in functools
+    """`functools.cached_property` without its lock.
+
+    Before Python 3.12 that lock is one for all objects of a class. A child that is forked while another
+    thread computes would wait for it for ever, in the ledger with the account's row locked.
+    """
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Value:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
