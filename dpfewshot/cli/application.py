@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status, which `dpfewshot --help` lists."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not drawn is given back
     sys.exit(run(arguments))
 
 

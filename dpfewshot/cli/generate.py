@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from operator import attrgetter
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
+from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.models import Model, Workers, workers_of
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
@@ -23,7 +27,7 @@ from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Projec
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
-from dpfewshot.values import Demonstration, counted, on_one_line
+from dpfewshot.values import Demonstration, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
+
+_STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, and loses it\n"
 
 
 @click.command()
@@ -109,42 +115,126 @@ def _release(
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), counted(synthesizer.plan.demonstrations, "demonstration")
     if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
+        if resume == NEWEST and synthesizer.account is not None:
+            _check_no_other_run(synthesizer.account)
         tell("this account has no such run with these settings: a new one begins, and is paid for")
         tell(f"generating {planned}")
     else:
         tell(f"{'generating' if resume is None else 'resuming'} {planned}")
-    released = 0
+    released, between = 0, False
 
-    def on_demonstration(one: Demonstration) -> None:
-        nonlocal released
-        released += 1
-        lines.write(one, again=resume is not None)
-        if not sys.stderr.isatty():  # which has a bar
-            tell(f"generated {released} of {synthesizer.plan.demonstrations}: {on_one_line(one.label)}")
+    # workers have several texts in progress
+    with _interrupted_after_a_text("" if work else _STOPPING) as interrupted:
 
-    try:
-        demonstrations = synthesizer.generate_all(
-            on_demonstration=on_demonstration,
-            resume=False if resume is None else resume == NEWEST or resume,
-            **work,
-        )
-    except KeyboardInterrupt:
-        there = lines.holding(released, synthesizer.plan.demonstrations)
-        raise click.Abort(_interrupted(there, synthesizer.account)) from None
+        def on_demonstration(one: Demonstration) -> None:
+            nonlocal released, between
+            released += 1
+            lines.write(one, again=resume is not None)
+            if not sys.stderr.isatty():  # which has a bar
+                tell(f"generated {released} of {synthesizer.plan.demonstrations}: {on_one_line(one.label)}")
+            if interrupted() and released < synthesizer.plan.demonstrations:
+                between = True
+                raise KeyboardInterrupt
+
+        try:
+            demonstrations = synthesizer.generate_all(
+                on_demonstration=on_demonstration,
+                resume=False if resume is None else resume == NEWEST or resume,
+                **work,
+            )
+        except KeyboardInterrupt:
+            there = lines.holding(released, synthesizer.plan.demonstrations)
+            raise click.Abort(_interrupted(there, synthesizer.account, between=between)) from None
+    most = synthesizer.plan.settings.max_tokens
+    cut = [one.label for one in demonstrations if not one.finished and one.token_count < most]
+    if cut:
+        labels = ", ".join(map(on_one_line, cut))
+        warn(f"{counted(len(cut), 'text')} ended early ({labels}): an interruption took the rest of the draw")
     tell(f"done: {counted(released, 'demonstration')} in {lines.output}" if lines.output else "done")
     if lines.output and click.get_current_context().params.get("config"):
         tell("next: dpfewshot choose, which tells whether they help")
     return demonstrations
 
 
-def _interrupted(there: str, account: Account | None) -> str:
-    """What there is after Ctrl-C, what is spent, and how to resume."""
-    if account is not None and account.durable:
+@contextmanager
+def _interrupted_after_a_text(notice: str) -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C or SIGTERM wait for the text that is being written; yields whether there was one.
+
+    One draw serves a whole text by default, so that an interrupted text could not be continued. The second
+    signal interrupts at once, and so does the first one without a notice.
+    """
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        os.write(2, notice.encode())  # a handler may run within a print, which must not begin again
+
+    ours = notice and threading.current_thread() is threading.main_thread()
+    interrupting = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if ours and signal.getsignal(number) is signal.default_int_handler  # else someone else decides
+    ]
+    for number in interrupting:
+        signal.signal(number, ask)
+    try:
+        yield lambda: asked
+    finally:
+        for number in interrupting:
+            signal.signal(number, signal.default_int_handler)
+
+
+def _check_no_other_run(account: Account) -> None:
+    """Refuse to begin a run where one with other settings is unfinished: --resume most likely means that one.
+
+    Raises:
+        LedgerError: says with which settings.
+    """
+    begun: dict[object, dict[str, Any]] = {}
+    history: list[dict[str, Any]] = account.history()
+    for row in history:
+        if row["act"] == RESERVE and "tokens_per_step" in row["details"]:  # else it writes no text
+            begun[row["entry"]] = row
+        elif row["act"] in (SETTLE, CANCEL):
+            begun.pop(row["entry"], None)
+    if not begun:
+        return
+    last = list(begun.values())[-1]
+    details = last["details"]
+    settings = (
+        "the whole data set" if last["scope"] is None else on_one_line(scope_text(last["scope"])),
+        f"epsilon={amount_text(last['epsilon'])}",
+        f"delta={amount_text(last['delta'])}",
+        f"mechanism={details['mechanism']}",
+        f"{details['steps'] * details['tokens_per_step']} tokens in all",
+        f"records_per_prompt={details['records_per_prompt']}",
+    )
+    raise LedgerError(
+        f"the account has no run with these settings to resume, but one with others is unfinished: "
+        f"{', '.join(settings)}. Give the options of that run, or leave --resume out to begin a new run, "
+        "which is paid for"
+    )
+
+
+def _interrupted(there: str, account: Account | None, *, between: bool) -> str:
+    """What there is after Ctrl-C, what is spent, and how to resume; `between` two texts nothing is lost."""
+    if account is None or not account.durable:
         return (
-            f"interrupted: {there}. The same command with --resume makes the others, within what "
-            "is reserved, and labels that have not begun reserve theirs then"
+            f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
         )
-    return f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
+    if between:
+        others = "the others, within what is reserved"
+    else:
+        others = (
+            "the others; the text that was being written has lost its draw, and may end early or be missing"
+        )
+    return (
+        f"interrupted: {there}. The same command with --resume makes {others}; labels that have not begun "
+        "reserve theirs then"
+    )
 
 
 # ---- lines -----------------------------------------------------------------------------------------------

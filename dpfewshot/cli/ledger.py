@@ -196,6 +196,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
 
 @ledger.command("change-budget")
+@from_project_file(own=("epsilon", "delta"))
 @_takes("epsilon", "delta", delta=_DELTA)
 @json_option
 def change_budget(*, project: Project, as_json: bool) -> None:

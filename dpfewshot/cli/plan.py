@@ -226,7 +226,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     if account is None:
         created = f"account: {name}, which generate creates with this as its budget"
         others = "what other accounts spend on these records comes on top"
-        return f"{created}: nothing is left then for further texts, and {others}", True
+        return f"{created}: nothing is left then for further texts of these labels, and {others}", True
     budget = account.budget
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpfewshot.cli import project
-from dpfewshot.cli.application import run
+from dpfewshot.cli.application import main, run
 from dpfewshot.cli.project import MECHANISM_NAMES
 from tests.support.commands import Run
 from tests.support.scripts import Sentence
@@ -253,6 +256,82 @@ def test_an_interruption_says_how_to_go_on(
     assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
     assert generate(monkeypatch, resumable) == 0
     assert len(output.read_text().splitlines()) == 2
+
+
+class Interrupting(Sentence):
+    """Sends its own process a signal at its third private answers."""
+
+    def __init__(self, *signals: int) -> None:
+        super().__init__(sure=0.999999)
+        self.answers, self.signals = 0, signals
+
+    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
+        if support is not None:
+            self.answers += 1
+            if self.answers == 3:
+                for each in self.signals:
+                    os.kill(os.getpid(), each)
+        return super().next_token_logprobs(prompts, support)
+
+
+@pytest.fixture
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Runs a command as `main` does, with a model that interrupts it."""
+
+    def run_with(arguments: list[str], *signals: int) -> int:
+        monkeypatch.setattr(project, "open_backend", lambda *_, **__: Interrupting(*signals))
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return int(ended.value.code or 0)
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield run_with
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_text_that_is_being_written(
+    interrupts: Callable[..., int], number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
+    assert interrupts([*whole_draws, *OUTPUT], number) == 130
+    told = capfd.readouterr().err
+    assert "stopping after this text" in told
+    assert "1 of this run's 2 demonstrations is in demos.jsonl" in told
+    assert "makes the others, within what is reserved" in told
+    assert interrupts([*whole_draws, *OUTPUT, "--resume"]) == 0
+    assert "ended early" not in capfd.readouterr().err
+    texts = [json.loads(line)["text"] for line in Path("demos.jsonl").read_text().splitlines()]
+    assert texts == ["my parcel is late"] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_second_interrupt_stops_at_once_and_says_what_is_lost(
+    interrupts: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
+    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT, signal.SIGTERM) == 130
+    assert "may end early or be missing" in capfd.readouterr().err
+    assert interrupts([*whole_draws, *OUTPUT, "--resume"]) == 0
+    told = capfd.readouterr().err
+    assert "ended early (refund): an interruption took the rest of the draw" in told
+
+
+@pytest.mark.usefixtures("desk")
+def test_resume_with_other_settings_names_those_of_the_unfinished_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(monkeypatch, [*DESK, *OUTPUT], answers=7) == 130
+    capsys.readouterr()
+    others = [*DESK, *OUTPUT, "--epsilon", "1"]
+    assert generate(monkeypatch, [*others, "--resume"]) == 2
+    told = capsys.readouterr().err
+    assert "one with others is unfinished" in told
+    assert "generates: delivery, epsilon=3.9999" in told
+    assert "--mechanism gaussian, 8 tokens in all, --set records_per_prompt=1" in told
+    assert generate(monkeypatch, [*others, "--resume", "another"]) == 3, "a named one begins"
 
 
 @pytest.mark.usefixtures("desk")
