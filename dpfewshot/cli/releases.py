@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -296,8 +297,9 @@ def _inputs(
         if account.rule == Admission.SUM:
             before, (after, _) = account.spent, account.check([(scope, cost)])
             further = max(0.0, after.epsilon - before.epsilon), max(0.0, after.delta - before.delta)
-            costs = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
-            told = f"this may add {costs} to what the account {name!r} has spent"
+            added = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
+            told = f"this may spend {costs} on the records that it reads, which adds {added} to what the "
+            told += f"account {name!r} has spent in all"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,
@@ -309,19 +311,25 @@ def _inputs(
     }
 
 
+_WORTH_SAYING: Final = 0.1
+"""Minutes below which nobody needs to know how long it takes."""
+
+
 @contextmanager
 def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Give a function that prints the progress in a pipe; make Ctrl-C say that nothing was spent.
 
     A release is charged after its last step alone (`releases.scoring.charged`).
     """
-    tell, done = stages(), False
+    tell, done, began = stages(), False, time.monotonic()
 
     def on_progress(step: int, steps: int) -> None:
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            tell(f"{doing}: {100 * step // steps} % done")
+            minutes = (time.monotonic() - began) * (steps - step) / step / 60
+            left = f", about {minutes:.1f} minutes left" if minutes > _WORTH_SAYING else ""
+            tell(f"{doing}: {100 * step // steps} % done{left}")
 
     try:
         yield on_progress
