@@ -144,7 +144,9 @@ def _release(
             )
         except KeyboardInterrupt:
             there = lines.holding(released, synthesizer.plan.demonstrations)
-            raise click.Abort(_interrupted(there, synthesizer.account, between=between)) from None
+            again = f"--resume {resume}" if resume not in (None, NEWEST) else "--resume"
+            told = _interrupted(there, synthesizer.account, again, between=between)
+            raise click.Abort(told) from None
     most = synthesizer.plan.settings.max_tokens
     cut = [one.label for one in demonstrations if not one.finished and one.token_count < most]
     if cut:
@@ -170,7 +172,8 @@ def _interrupted_after_a_text(notice: str) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        os.write(2, notice.encode())  # a handler may run within a print, which must not begin again
+        with suppress(AttributeError, OSError, ValueError):  # nobody may read it, or no longer
+            os.write(sys.stderr.fileno(), notice.encode())  # a print may be under way, and cannot begin again
 
     ours = notice and threading.current_thread() is threading.main_thread()
     interrupting = [
@@ -213,13 +216,13 @@ def _check_no_other_run(account: Account) -> None:
         f"records_per_prompt={details['records_per_prompt']}",
     )
     raise LedgerError(
-        f"the account has no run with these settings to resume, but one with others is unfinished: "
-        f"{', '.join(settings)}. Give the options of that run, or leave --resume out to begin a new run, "
-        "which is paid for"
+        f"the account has no such run to resume, but one with other settings or another name is unfinished, "
+        f"or still runs: {', '.join(settings)}. Give its options, and its name if it has one: --resume NAME. "
+        "Without --resume a new run begins, and is paid for"
     )
 
 
-def _interrupted(there: str, account: Account | None, *, between: bool) -> str:
+def _interrupted(there: str, account: Account | None, again: str, *, between: bool) -> str:
     """What there is after Ctrl-C, what is spent, and how to resume; `between` two texts nothing is lost."""
     if account is None or not account.durable:
         return (
@@ -232,7 +235,7 @@ def _interrupted(there: str, account: Account | None, *, between: bool) -> str:
             "the others; the text that was being written has lost its draw, and may end early or be missing"
         )
     return (
-        f"interrupted: {there}. The same command with --resume makes {others}; labels that have not begun "
+        f"interrupted: {there}. The same command with {again} makes {others}; labels that have not begun "
         "reserve theirs then"
     )
 
@@ -247,7 +250,8 @@ class _Lines:
         self.output = output
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
-        self._known: Counter[bytes] = Counter()
+        self._is_regular = False
+        self._told: Counter[bytes] = Counter()  # lines of this run
         self._is_new = False
         self.there = 0
         """The lines of the file before this run."""
@@ -260,8 +264,8 @@ class _Lines:
             except OSError as error:
                 raise DPFewShotError(f"cannot write {self.output}: {error.strerror}") from None
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                found = Path(self.output).read_bytes().splitlines(keepends=True)
-                self.there, self._known = len(found), Counter(found)
+                self._is_regular = True
+                self.there = self._lines().total()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -276,12 +280,14 @@ class _Lines:
     def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
         """Write a line; `again`: unless the file has it from the run that this one continues."""
         line = json_line(demonstration)
-        if self._held or (again and self._has(line.encode(errors="replace"))):
+        encoded = line.encode(errors="replace")
+        self._told[encoded] += 1
+        if self._held or (again and self._lines()[encoded] >= self._told[encoded]):
             return
         if self._file is None:
             click.echo(line, nl=False)
             return
-        data = _missing_end(self._file.fileno()) + line.encode(errors="replace")
+        data = _missing_end(self._file.fileno()) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
             whole, reason = self._file.write(data) == len(data), "the disk is full"
@@ -295,10 +301,11 @@ class _Lines:
                 f"cannot write {self.output}: {reason}; the last line went to standard output"
             )
 
-    def _has(self, line: bytes) -> bool:
-        there = self._known[line] > 0
-        self._known[line] -= there
-        return there
+    def _lines(self) -> Counter[bytes]:
+        """The lines of the file as it is now: the process that had the run before may have written more."""
+        if not self._is_regular or self.output is None:
+            return Counter()
+        return Counter(Path(self.output).read_bytes().splitlines(keepends=True))
 
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""

@@ -102,8 +102,12 @@ class Generation:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
-        return any(entry.state in OPEN for entry in self._newest(""))
+        """Whether the account has a run of this plan, of whichever process, that nobody has finished.
+
+        A stratum that has not begun has no entry.
+        """
+        found = self._newest("")
+        return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found)
 
     def has_run(self, name: str) -> bool:
         """Whether the account has a run of this plan and name, finished or not."""

@@ -308,6 +308,58 @@ def test_an_interrupt_waits_for_the_text_that_is_being_written(
 
 
 @pytest.mark.usefixtures("desk")
+def test_a_run_that_stopped_between_two_texts_is_unfinished(
+    interrupts: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    budget = ["--ledger", "sqlite:///budget.db", "--account", "tickets", "--epsilon", "20", "--delta", "1e-3"]
+    assert run(["ledger", "create", *budget]) == 0
+    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
+    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT) == 130
+    capfd.readouterr()
+    assert generate(monkeypatch, [*whole_draws, "--output", "others.jsonl"]) == 0
+    assert "--resume continues the unfinished run of this plan" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("desk")
+def test_an_interrupt_that_nobody_can_read_waits_too(
+    interrupts: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def refused(descriptor: int, data: bytes) -> int:
+        if b"stopping" in data:
+            raise BrokenPipeError  # as of `... 2>&1 | tee log`, which Ctrl-C ends, too
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", refused)
+    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
+    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT) == 130
+    (line,) = Path("demos.jsonl").read_text().splitlines()
+    assert json.loads(line)["text"] == "my parcel is late"
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_line_that_another_process_writes_meanwhile_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = Path("demos.jsonl")
+    assert generate(monkeypatch, [*DESK, *OUTPUT, "--resume"]) == 0
+    whole = output.read_bytes()
+    output.write_bytes(b"")
+
+    class Writing(Sentence):
+        """Another process writes while this one plans."""
+
+        def tokenize(self, text: str) -> list[int]:
+            output.write_bytes(whole)
+            return super().tokenize(text)
+
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Writing(sure=0.999999))
+    assert run([*DESK, *OUTPUT, "--resume"]) == 0
+    assert output.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("desk")
 def test_a_second_interrupt_stops_at_once_and_says_what_is_lost(
     interrupts: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,7 +380,7 @@ def test_resume_with_other_settings_names_those_of_the_unfinished_run(
     others = [*DESK, *OUTPUT, "--epsilon", "1"]
     assert generate(monkeypatch, [*others, "--resume"]) == 2
     told = capsys.readouterr().err
-    assert "one with others is unfinished" in told
+    assert "one with other settings or another name is unfinished" in told
     assert "generates: delivery, epsilon=3.9999" in told
     assert "--mechanism gaussian, 8 tokens in all, --set records_per_prompt=1" in told
     assert generate(monkeypatch, [*others, "--resume", "another"]) == 3, "a named one begins"
