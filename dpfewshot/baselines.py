@@ -153,12 +153,12 @@ class _Continuation:
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
         """One demonstration."""
-        draft, token_count = self._written(prompts)
-        text = draft.text()
+        draft, released = self._written(prompts)
+        text = self.loop.text(prompts, released)
         return Demonstration(
             text=text,
             label=label,
-            token_count=token_count,
+            token_count=len(released),
             certified=True,
             spent=PrivacySpend(0.0, 0.0),
             relation=Relation.ADD_REMOVE,
@@ -167,16 +167,15 @@ class _Continuation:
             finished=draft.finished,
         )
 
-    def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, int]:
-        """The demonstration, and the number of its tokens, at most `max_tokens`."""
-        draft = self.loop.draft(further=prompts.further)
-        suffixes, drawn = [[*prompts.public_suffix, *draft.context]], 0
+    def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, list[int]]:
+        """The demonstration, and its tokens, at most `max_tokens`."""
+        draft, drawn = self.loop.draft(further=prompts.further), list[int]()
+        suffixes = [[*prompts.public_suffix, *draft.context]]
         longest = self.max_tokens + draft.written_left(self.max_tokens)
         with closing(self.loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
-            while drawn < self.max_tokens and not draft.finished:
-                left = self.max_tokens - drawn
-                drawn += 1
-                for token in draft.add(self._next(block, draft, left)):
+            while len(drawn) < self.max_tokens and not draft.finished:
+                drawn.append(self._next(block, draft, self.max_tokens - len(drawn)))
+                for token in draft.add(drawn[-1]):
                     block.append(token)
         return draft, drawn
 

@@ -270,9 +270,9 @@ class Demonstration:
     Attributes:
         text: the synthetic text.
         label: the label that it demonstrates.
-        token_count: tokens released for it.
+        token_count: tokens released for it; those that complete it do not count.
         finished: whether the model ended it. Else `max_tokens` or a sparse vector did, and it is cut after
-            its last whole sentence if it has one.
+            its last whole sentence, or completed without records if it has none.
         certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
         spent: what the whole plan reserved; None if `private` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".

@@ -69,6 +69,12 @@ class Draft:
         return len(self._fields) > len(self._layout.fields)
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the field that was begun has no end yet, of a sentence or its own."""
+        field = [] if self.finished else self._fields[-1]
+        return bool(field) and not _SENTENCE_END.search(self._value(field))
+
+    @property
     def excluded(self) -> frozenset[int]:
         """The tokens that may not come next.
 
@@ -189,6 +195,11 @@ class ShapedDraft:
     def finished(self) -> bool:
         """Whether the text has ended."""
         return self._ended or self._automaton.ends_at(self._state)
+
+    @property
+    def cut_off(self) -> bool:
+        """Never: the schema lets every text end in time."""
+        return False
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:
         """The candidates, from the allowed tokens alone: fewer than asked for where fewer are allowed."""

@@ -309,8 +309,8 @@ class StratumRun:
 
     def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration of these tokens, once the ledger has recorded it."""
-        draft = self.set_up.loop.draft(released)
-        text = draft.text()
+        loop = self.set_up.loop
+        text = loop.text(self.set_up.writer.for_label(label), released)
         made = Demonstration(
             text=text,
             label=label,
@@ -321,7 +321,7 @@ class StratumRun:
             mechanism=self.set_up.mechanism.name,
             fields=self.set_up.task.layout.fields_of(text),
             certificate=self._certificate(reservation),
-            finished=draft.finished,
+            finished=loop.ended(released),
         )
         line = made.as_line()
         self._told(partial(reservation.release, line, line_hash(line)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Final
 
 import numpy as np
 
@@ -24,10 +26,14 @@ from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import Sampler
 from dpfewshot.tasks.layout import TextLayout
+
+COMPLETION: Final = 24
+"""The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,34 @@ class TokenLoop:
     def ended(self, released: Sequence[int]) -> bool:
         """Whether these tokens end a demonstration."""
         return self.draft(released).finished
+
+    def text(self, prompts: LabelPrompts, released: Sequence[int]) -> str:
+        """The text of a demonstration's tokens. One that they leave without a sentence end is completed.
+
+        The likeliest tokens of the prompt without records complete it, up to the first end: no record is
+        read. Where no end comes in time, the text stays as it was released.
+
+        Raises:
+            BackendError: the model failed.
+        """
+        draft = self.draft(released, prompts.further)
+        text = draft.text()
+        return (self._completed(draft, prompts) or text) if draft.cut_off else text
+
+    def _completed(self, draft: Draft | ShapedDraft, prompts: LabelPrompts) -> str | None:
+        suffix = [*prompts.public_suffix, *draft.context]
+        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION, public=True) as public:
+            for left in range(COMPLETION, 0, -1):
+                row = _answer(public, 1, None)[0]
+                [token] = draft.support(partial(likeliest, top_k=1), row, left)
+                if not np.isfinite(row[token]):  # the prompt has outgrown the model's context
+                    return None
+                following = draft.add(token)
+                if not draft.cut_off:
+                    return draft.text()
+                for each in following:
+                    public.append(each)
+        return None
 
     @cached_property
     def ends(self) -> frozenset[int]:

@@ -108,7 +108,8 @@ def test_what_names_no_run_is_refused(ledger: str, resume: Any) -> None:
 def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(ledger: str) -> None:
     interrupted(2, tokens_per_draw=8, ledger=ledger).close()
     demonstrations = synthesizer(tokens_per_draw=8, ledger=ledger).generate_all(resume=True)
-    assert [one.text for one in demonstrations] == ["my parcel", "my parcel is late"]
+    assert [(one.token_count, one.finished) for one in demonstrations] == [(2, False), (5, True)]
+    assert {one.text for one in demonstrations} == {"my parcel is late"}  # the first was completed
     assert draws_left(ledger) == [0, 0]
 
 
@@ -180,7 +181,7 @@ def test_the_interrupted_demonstration_resumes_first(ledger: str) -> None:
     seen: list[dpf.Demonstration] = []
     with pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
         synthesizer(**options).generate_all(resume=True, on_demonstration=seen.append)
-    assert [(one.label, one.text) for one in seen] == [("delivery", "my parcel")]
+    assert [(one.label, one.token_count, one.finished) for one in seen] == [("delivery", 2, False)]
 
 
 def test_what_is_stored_is_released_text_and_public_facts(ledger: str, tmp_path: Path) -> None:

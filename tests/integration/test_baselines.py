@@ -11,6 +11,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
+from dpfewshot.generation.token_loop import COMPLETION
 from dpfewshot.values import Record
 from tests.support.scripts import TASK, WORDS, Sentence, tickets
 
@@ -53,14 +54,15 @@ def test_the_prompt_is_the_instruction_the_label_and_what_was_written() -> None:
     pieces = (TASK.preamble(), "Kind:", " refund", "\nTicket:", "yes")
     backend = Watching(pieces, lambda _prompt: [0.0] * (len(pieces) - 1) + [1.0])
     dpf.instruction_only_demonstrations(TASK, backend, ["refund"], max_tokens=3)
-    assert prompts == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4]]
+    assert prompts[:3] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4]]
+    assert prompts[3:] == [[0, 1, 2, 3, *[4] * many] for many in range(3, 3 + COMPLETION)]
 
 
-def test_a_demonstration_is_never_empty_and_never_longer_than_asked_for() -> None:
+def test_a_demonstration_is_never_empty_and_draws_no_more_than_asked_for() -> None:
     silent = Sentence(["\n", "\n"], sure=0.9)
     assert {one.text for one in instruction_only(silent)} == {"my"}
-    assert instruction_only(max_tokens=2)[0].text == "my parcel"
-    assert instruction_only(max_tokens=2)[0].token_count == 2
+    short = instruction_only(max_tokens=2)[0]
+    assert (short.text, short.token_count, short.finished) == ("my parcel is late", 2, False)
     ending = Scripted(["a", "<end>"], lambda _prompt: [0.4, 0.6], end_token_ids=[1])
     assert instruction_only(ending, labels=["refund"])[0].text == "a"
 

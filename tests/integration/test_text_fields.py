@@ -43,7 +43,8 @@ def test_a_demonstration_has_the_tasks_fields(tokens_per_draw: int) -> None:
     assert one.text == "Subject: Late\n\nBody: Where is it?"
     assert one.token_count == len(" Late\n Where is it?\n")
     short = fielded(**free).generate("refund", max_tokens=4)
-    assert (short.fields, short.text) == ({"Subject": "Lat", "Body": ""}, "Subject: Lat\n\nBody:")
+    assert (short.fields, short.token_count) == ({"Subject": "Late", "Body": ""}, 4)  # " Lat" was drawn
+    assert short.text == "Subject: Late\n\nBody:"
     private = fielded(tokens_per_draw=tokens_per_draw).generate("refund")
     assert private.certified
     assert list(private.fields) == ["Subject", "Body"]

@@ -36,6 +36,20 @@ LOOP_AND_PARTS = (
         "tests/integration/test_synthesizer.py",
     ),
     Fault(
+        "dpfewshot/generation/token_loop.py",
+        "suffix = [*prompts.public_suffix, *draft.context]\n        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION",
+        "suffix = [*prompts.public_suffix]\n        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION",
+        "a text is completed behind what was released",
+        "tests/generation/test_completion.py",
+    ),
+    Fault(
+        "dpfewshot/generation/stratum.py",
+        "finished=loop.ended(released),",
+        "finished=text != loop.draft(released).text() or loop.ended(released),",
+        "a text that was completed does not say that the model ended it",
+        "tests/generation/test_completion.py",
+    ),
+    Fault(
         "dpfewshot/generation/draft.py",
         "return repeated - self._ends",
         "return repeated",
