@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
 from dpfewshot.account.draws import DrawCounts, draws_in, granted, released_in
@@ -37,13 +37,18 @@ from dpfewshot.account.history import (
     as_shown,
     plan_facts,
 )
-from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
 from dpfewshot.account.rule import EMPTY, Admission, Rule, Tally, Totals
 from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.account.sql import SqlStore, SqlTransaction
+
+    Change = MemoryStore | SqlTransaction
 
 NAME_IT: Final = (
     "these records were made by hand and have units of a column that nobody named: name it with unit="
@@ -81,7 +86,7 @@ class Account:
     Every method raises `LedgerError` if the store fails, and then nothing may be drawn.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MemoryStore | SqlStore) -> None:
         self._store = store
         settings = store.settings
         self._relations = None if settings.relation is None else frozenset({settings.relation})
@@ -399,7 +404,7 @@ class Account:
                 for claim, each in zip(claims, found, strict=True)
             ]
 
-    def _claimed(self, change: Transaction, claim: Claim) -> tuple[Entry, Sequence[Mapping[str, Any]]]:
+    def _claimed(self, change: Change, claim: Claim) -> tuple[Entry, Sequence[Mapping[str, Any]]]:
         """An entry that agrees with its claim and with its events, which come with it."""
         entry = claim.entry
         found, events = change.entry(entry), change.events(entry)
@@ -549,7 +554,7 @@ def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _resumed(
-    change: Transaction,
+    change: Change,
     entry: Entry,
     events: Sequence[Mapping[str, Any]],
     lease: str,

@@ -128,18 +128,18 @@ class SqlStore:
 
     @contextmanager
     def change(self) -> Iterator[SqlTransaction]:
-        """See `Store`: on disk when this returns."""
+        """Begin a change: on disk when this is left without an error, and else nothing of it."""
         with self._database.write() as connection:
             yield SqlTransaction(connection, self.settings)
 
     def entry_of(self, lease: str) -> int | None:
-        """See `Store`."""
+        """The number of the entry with this lease."""
         having = (entries.c.account_id == self.settings.number) & (entries.c.lease == lease)
         with self._database.read() as connection:
             return connection.scalars(select(entries.c.id).where(having)).first()
 
     def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
-        """See `Store`. Cancelled entries have no run."""
+        """See `Account.run_of`. Cancelled entries have no run."""
         mine = (entries.c.account_id == self.settings.number) & (entries.c.plan == plan)
         newest = select(entries.c.run).where(mine).order_by(entries.c.id.desc()).limit(1).scalar_subquery()
         query = select(entries).where(mine, entries.c.run == (newest if run is None else run))
@@ -149,7 +149,7 @@ class SqlStore:
             return [_entry(row) for row in _rows(connection, query.order_by(entries.c.id))]
 
     def standing(self) -> Standing:
-        """See `Store`."""
+        """The account at this moment."""
         number = self.settings.number
         newest = entries.c.account_id == number, entries.c.state != CANCELLED
         with self._database.read() as connection:
@@ -162,14 +162,14 @@ class SqlStore:
         return Standing(self.settings.rule, limit, totals, found, row["partition"], tip["hash"])
 
     def snapshot(self) -> Snapshot:
-        """See `Store`."""
+        """Everything that is stored, at this moment."""
         with self._database.read() as connection:
             [row] = _rows(connection, select(accounts).where(accounts.c.id == self.settings.number))
             return _snapshot(connection, row)
 
 
 class SqlTransaction:
-    """A write transaction on one account. The account's row is locked first, by everybody."""
+    """One change of an account. It begins with `account` or `entry`, which lock the account's row."""
 
     def __init__(self, connection: Connection, settings: AccountSettings) -> None:
         self._connection = connection
@@ -179,7 +179,7 @@ class SqlTransaction:
     # ---- what is read
 
     def account(self) -> tuple[Amount, str | None]:
-        """See `Transaction`.
+        """Lock the account; return its limit and the recorded partition.
 
         Raises:
             LedgerError: its number belongs to another account: the ledger was replaced, or it was tampered
@@ -196,7 +196,7 @@ class SqlTransaction:
         return Amount(self._row["epsilon"], self._row["delta"]), self._row["partition"]
 
     def entry(self, number: int) -> Entry | None:
-        """See `Transaction`. One statement locks the account's row, and then the entry's."""
+        """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
         of_account = accounts.c.id == entries.c.account_id
         having = accounts.c.id == self._settings.number, entries.c.id == number
         query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
@@ -210,11 +210,15 @@ class SqlTransaction:
         return _entry({column.name: found[column] for column in entries.c})
 
     def totals(self) -> Totals | None:
-        """See `Transaction`."""
+        """What the entries cost; None if the totals lack their seal."""
         return self._sealed
 
     def checked_totals(self) -> Totals:
-        """See `Transaction`."""
+        """What the entries cost, once the account agrees with its history.
+
+        Raises:
+            LedgerError: it does not.
+        """
         if self._sealed is not None and self._is_long_and_linked():
             return self._sealed
         problems, totals = examined(_snapshot(self._connection, self._row))
@@ -226,7 +230,11 @@ class SqlTransaction:
         return totals
 
     def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
-        """See `Transaction`."""
+        """The events of an entry in their order: those that are one of `acts`, or all without any.
+
+        Raises:
+            LedgerError: one was changed behind the ledger's back.
+        """
         having = (history.c.account_id == self._settings.number) & (history.c.entry == entry)
         if acts:
             having &= history.c.act.in_(acts)
@@ -239,14 +247,14 @@ class SqlTransaction:
     # ---- what is written
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
-        """See `Transaction`."""
+        """A new reserved entry, which counts once its event is recorded."""
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
         number = self._connection.execute(statement.returning(entries.c.id)).scalar_one()
         return Entry(number, scope, tally, RESERVED, draws)
 
     def replace(self, entry: Entry) -> None:
-        """See `Transaction`."""
+        """Replace an entry's state and draws."""
         values = {"state": entry.state, **columns(entry.draws)}
         self._connection.execute(update(entries).where(entries.c.id == entry.number).values(**values))
 
@@ -259,7 +267,13 @@ class SqlTransaction:
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
-        """See `Transaction`: the event, and the account's row under its new seal."""
+        """Add an event to the history, and seal the account's row again.
+
+        Args:
+            entry: that it happened to; None for events of the account.
+            totals: what the entries cost from now on; None if the event changes nothing in that.
+            limit: the budget from now on; None if the event does not change it.
+        """
         number, previous = self._tip()
         reserved = entry.tally if entry is not None and act == RESERVE else None
         amount = limit if reserved is None else reserved.cost
