@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.account.amounts import Amount
@@ -31,7 +31,6 @@ from dpfewshot.account.history import (
     as_json,
     chained,
     hash_if_readable,
-    told,
 )
 from dpfewshot.account.memory import AccountSettings, Entry
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
@@ -151,11 +150,11 @@ class SqlStore:
     def standing(self) -> Standing:
         """The account at this moment."""
         number = self.settings.number
-        newest = entries.c.account_id == number, entries.c.state != CANCELLED
+        newest = _of(entries, number).where(entries.c.state != CANCELLED).order_by(entries.c.id.desc())
         with self._database.read() as connection:
             [row] = _rows(connection, select(accounts).where(accounts.c.id == number))
             totals = sealed_totals(row) or totals_in_entries(connection, number)
-            last = _rows(connection, select(entries).where(*newest).order_by(entries.c.id.desc()).limit(1))
+            last = _rows(connection, newest.limit(1))
             [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
         limit = Amount(row["epsilon"], row["delta"])
         found = (last[0]["scope"], _tally(last[0])) if last else None
@@ -229,17 +228,14 @@ class SqlTransaction:
             )
         return totals
 
-    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
+    def events(self, entry: int, *acts: str) -> list[Row]:
         """The events of an entry in their order: those that are one of `acts`, or all without any.
 
         Raises:
             LedgerError: one was changed behind the ledger's back.
         """
-        having = (history.c.account_id == self._settings.number) & (history.c.entry == entry)
-        if acts:
-            having &= history.c.act.in_(acts)
-        found = _rows(self._connection, select(history).where(having).order_by(history.c.number))
-        rows: list[Mapping[str, Any]] = [told(row) for row in found]
+        query = _of(history, self._settings.number).where(history.c.entry == entry).order_by(history.c.number)
+        rows = _rows(self._connection, query.where(history.c.act.in_(acts)) if acts else query)
         if any(hash_if_readable(row) != row["hash"] for row in rows):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
         return rows
@@ -316,16 +312,14 @@ class SqlTransaction:
         """Whether it has more than `WHOLE` events, and the last one is unchanged and linked."""
         if self._row["events"] <= WHOLE:
             return False
-        last, before = [*_last_events(self._connection, self._settings.number, 2), None, None][:2]
-        if last is None or before is None:
-            return False
-        tip = last["number"], last["hash"]
-        linked = (before["number"] + 1, before["hash"]) == (last["number"], last["previous"])
-        return (
-            linked
-            and tip == (self._row["events"], self._row["chain_tip"])
-            and hash_if_readable(last) == last["hash"]
-        )
+        match _last_events(self._connection, self._settings.number, 2):
+            case [last, before]:
+                return (
+                    (last["number"], last["hash"]) == (self._row["events"], self._row["chain_tip"])
+                    and (last["number"], last["previous"]) == (before["number"] + 1, before["hash"])
+                    and last["hash"] == hash_if_readable(last)
+                )
+        return False
 
 
 def sealed_totals(row: Mapping[str, Any]) -> Totals | None:
@@ -372,26 +366,26 @@ def _tally(row: Mapping[str, Any]) -> Tally:
     return Tally.of(Amount(row["epsilon"], row["delta"]), row["renyi"])
 
 
+def _of(table: Table, account: int) -> Select[Any]:
+    """The rows of an account, as they are hashed and exported: without its number."""
+    kept = [column for column in table.c if column.name != "account_id"]
+    return select(*kept).where(table.c.account_id == account)
+
+
 def _rows(connection: Connection, query: Select[Any]) -> list[Row]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _last_events(connection: Connection, account: int, limit: int) -> list[Row]:
-    """The last rows of an account's history as they were hashed, the newest first."""
-    of_account = select(history).where(history.c.account_id == account)
-    return [told(row) for row in _rows(connection, of_account.order_by(history.c.number.desc()).limit(limit))]
+    """The last rows of an account's history, the newest first."""
+    return _rows(connection, _of(history, account).order_by(history.c.number.desc()).limit(limit))
 
 
 def _snapshot(connection: Connection, row: Row) -> Snapshot:
     """Everything that is stored of the account with this row."""
-    plans = select(entries).where(entries.c.account_id == row["id"]).order_by(entries.c.id)
-    events = select(history).where(history.c.account_id == row["id"]).order_by(history.c.number)
-    return Snapshot(
-        account=row,
-        entries=[told(each) for each in _rows(connection, plans)],
-        history=[told(each) for each in _rows(connection, events)],
-        totals=sealed_totals(row),
-    )
+    plans = _rows(connection, _of(entries, row["id"]).order_by(entries.c.id))
+    events = _rows(connection, _of(history, row["id"]).order_by(history.c.number))
+    return Snapshot(row, plans, events, sealed_totals(row))
 
 
 @functools.lru_cache(maxsize=8)
