@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.account.amounts import Amount
@@ -334,17 +334,9 @@ def seal_of(row: Mapping[str, Any]) -> str | None:
 
 def totals_in_entries(connection: Connection, account: int) -> Totals:
     """The totals of an account, added up from its entries."""
-    without = entries.c.renyi.is_(None)
-    sums = [func.sum(column) for column in (entries.c.epsilon, entries.c.delta, entries.c.renyi)]
-    rows = connection.execute(
-        select(entries.c.scope, without, *sums, func.count())
-        .where((entries.c.account_id == account) & (entries.c.state != CANCELLED))
-        .group_by(entries.c.scope, without)
-    )
     totals = Totals()
-    for scope, unbounded, epsilon, delta, renyi, count in rows:
-        cost = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
-        totals.add(scope, Tally.of(cost, None if unbounded else int(renyi)), count)
+    for row in _rows(connection, _of(entries, account).where(entries.c.state != CANCELLED)):
+        totals.add(row["scope"], _tally(row))
     return totals
 
 
