@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
 from dpfewshot.account.draws import DrawCounts, draws_in, granted, released_in
@@ -37,13 +37,18 @@ from dpfewshot.account.history import (
     as_shown,
     plan_facts,
 )
-from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore, Store, Transaction
-from dpfewshot.account.rule import EMPTY, Admission, Rule, Tally, Totals
+from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
+from dpfewshot.account.rule import Admission, Rule
 from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+
+if TYPE_CHECKING:
+    from dpfewshot.account.sql import SqlStore, SqlTransaction
+
+    Change = MemoryStore | SqlTransaction
 
 NAME_IT: Final = (
     "these records were made by hand and have units of a column that nobody named: name it with unit="
@@ -81,7 +86,7 @@ class Account:
     Every method raises `LedgerError` if the store fails, and then nothing may be drawn.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MemoryStore | SqlStore) -> None:
         self._store = store
         settings = store.settings
         self._relations = None if settings.relation is None else frozenset({settings.relation})
@@ -255,15 +260,12 @@ class Account:
             LedgerError: a scope belongs to another partition than the account's.
         """
         standing, rule = self._store.standing(), self._store.settings.rule
-        sums = dict(standing.totals.sums)
+        totals = standing.totals
         for scope, cost in plans:
             where = self._counted(scope)
-            if where is not None:
-                check_partition(standing.partition, where)
-            tally = rule.admitted(sums, where, rule.tally(cost), standing.limit)
-            sums[where] = sums.get(where, EMPTY).plus(tally)
-        spent = rule.spent(Tally.over_scopes(sums), standing.limit)
-        return spent.as_spend(), rule.left(sums, standing.limit).as_remainder()
+            check_partition(standing.partition, where)
+            totals.add(where, rule.admitted(totals.sums, where, rule.tally(cost), standing.limit))
+        return standing.spent.as_spend(), standing.left().as_remainder()
 
     # ---- the life of an entry
 
@@ -296,8 +298,7 @@ class Account:
         scope, tally = self._counted(scope), settings.rule.tally(cost)
         with self._store.change() as change:
             limit, partition = change.account()
-            if scope is not None:
-                check_partition(partition, scope)
+            check_partition(partition, scope)
             totals = change.checked_totals()
             tally = settings.rule.admitted(totals.sums, scope, tally, limit)
             entry = change.add(scope, tally, draws)
@@ -394,24 +395,31 @@ class Account:
         with self._store.change() as change:
             found = [self._claimed(change, claim) for claim in claims]  # all, before the first is changed
             totals = change.checked_totals() if any(entry.state in OPEN for entry, _ in found) else None
-            return [
-                _resumed(change, *each, claim.lease, totals)
-                for claim, each in zip(claims, found, strict=True)
-            ]
+            resumed = []
+            for claim, (entry, reserve) in zip(claims, found, strict=True):
+                draws = replace(entry.draws, lease=claim.lease)
+                if entry.state == SETTLED:
+                    draws = replace(entry.draws, left=0)
+                else:
+                    change.replace(replace(entry, state=CHARGED, draws=draws))
+                    details = {**granted(draws), "previous": entry.draws.lease, "reserve": reserve["hash"]}
+                    change.record(RESUME, entry, as_json(details), totals=totals)
+                resumed.append((Reserved(entry.number, json.loads(reserve["details"])[RESERVATION]), draws))
+            return resumed
 
-    def _claimed(self, change: Transaction, claim: Claim) -> tuple[Entry, Sequence[Mapping[str, Any]]]:
-        """An entry that agrees with its claim and with its events, which come with it."""
+    def _claimed(self, change: Change, claim: Claim) -> tuple[Entry, Mapping[str, Any]]:
+        """An entry that agrees with its claim and with its events, and the event that reserved it."""
         entry = claim.entry
         found, events = change.entry(entry), change.events(entry)
         if found is None or found.state not in (*OPEN, SETTLED):
             raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
         if not _agrees(found, events):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
-        reserved, facts = events[0], plan_facts(json.loads(events[0]["details"]))
+        reserve, facts = events[0], plan_facts(json.loads(events[0]["details"]))
         plan = [self._counted(claim.scope), Amount.of_cost(claim.cost), json.loads(as_json(claim.details))]
-        if plan != [reserved["scope"], Amount(reserved["epsilon"], reserved["delta"]), facts]:
+        if plan != [reserve["scope"], tally_of(reserve).cost, facts]:
             raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
-        return found, events
+        return found, reserve
 
     def settle(self, entry: int, lease: str) -> None:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
@@ -546,24 +554,6 @@ def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
         and within(entry.draws, grants[-1])
         and released_in(entry.draws.progress) == recorded
     )
-
-
-def _resumed(
-    change: Transaction,
-    entry: Entry,
-    events: Sequence[Mapping[str, Any]],
-    lease: str,
-    totals: Totals | None,
-) -> tuple[Reserved, DrawCounts]:
-    """Replace the lease of an entry that agrees with its events; a settled one keeps its own."""
-    given = Reserved(entry.number, json.loads(events[0]["details"])[RESERVATION])
-    if entry.state == SETTLED:
-        return given, replace(entry.draws, left=0)
-    draws = replace(entry.draws, lease=lease)
-    change.replace(replace(entry, state=CHARGED, draws=draws))
-    resumed = {**granted(draws), "previous": entry.draws.lease, "reserve": events[0]["hash"]}
-    change.record(RESUME, entry, as_json(resumed), totals=totals)
-    return given, draws
 
 
 def _drawing(found: Entry | None, entry: int) -> Entry:

@@ -87,7 +87,7 @@ class Database:
         self._file = Path(self.place.url.database or "").absolute()  # as the engine resolves it
         self._seen = False
         self._closed = False
-        self._seconds = self.place.seconds(BUSY_SECONDS)
+        self._seconds = self.place.seconds
         with as_ledger_errors(self.place):
             if self.place.is_sqlite:
                 self._engine = _sqlite(self.place)
@@ -103,7 +103,8 @@ class Database:
         Raises:
             LedgerError: its folder does not exist either, or this was closed.
         """
-        self._check_open()
+        if self._closed:
+            raise LedgerError(f"{self.place.name} was closed")
         if not self.place.is_sqlite:
             return False
         if not self._file.parent.is_dir():
@@ -153,19 +154,16 @@ class Database:
         """Let readers of a SQLite file run while another process writes. The setting is kept in the file."""
         deadline = time.monotonic() + BUSY_SECONDS
         with as_ledger_errors(self.place):
-            while not self._switched_to_write_ahead_log(deadline):
-                time.sleep(0.02)
-
-    def _switched_to_write_ahead_log(self, deadline: float) -> bool:
-        # processes that switch at the same time may fail with "locked" without the usual wait
-        try:
-            with self._turn(create=True), self._engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        except OperationalError as error:
-            if is_locked(error) and time.monotonic() < deadline:
-                return False
-            raise
-        return True
+            while True:
+                try:
+                    with self._turn(create=True), self._engine.connect() as connection:
+                        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                except OperationalError as error:  # who switches at the same time may fail without a wait
+                    if _advice(error.orig) != LOCKED or time.monotonic() >= deadline:
+                        raise
+                    time.sleep(0.02)
+                else:
+                    return
 
     def close(self) -> None:
         """Refuse further calls."""
@@ -174,8 +172,7 @@ class Database:
 
     @contextmanager
     def _transaction(self, engine: Engine, opening: str, *, create: bool) -> Iterator[Connection]:
-        self._check_open()
-        if self._seen and self.is_missing:
+        if self.is_missing and self._seen:
             raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
         with as_ledger_errors(self.place), self._turn(create=create), engine.begin() as connection:
             connection.exec_driver_sql(opening)
@@ -201,10 +198,6 @@ class Database:
             if held is None:
                 raise LedgerError(f"{self.place.name}: {LOCKED}")
             yield
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LedgerError(f"{self.place.name} was closed")
 
     def _check_length(self, descriptor: int) -> None:
         """Refuse half a page, whose rest SQLite would read as empty; it detects missing pages itself."""
@@ -287,33 +280,41 @@ class Place:
             # SQLAlchemy's own message may quote the whole text
             raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
         if url.drivername in ("sqlite", "sqlite+pysqlite"):
-            name = _name_of_file(url)
+            path = url.database or ""
+            # a file: name may say mode=memory or nolock=1, which would void every guarantee here
+            if path in ("", ":memory:") or path.startswith("file:"):
+                raise LedgerError(
+                    f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}"
+                )
             if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
                 raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
-            return cls(url, name, frozenset())
+            return cls(url, f"the ledger {path!r}", frozenset())
         if url.drivername in ("postgresql", "postgresql+psycopg"):
             url = url.set(drivername="postgresql+psycopg")
-            _check_parts(url)
+            # messages show the host and the database, so these must not contain part of a password
+            if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
+                raise LedgerError(
+                    f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password"
+                )
             return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
         raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
 
     @property
     def address(self) -> str:
         """The URL with its password, for other processes. It names a file by its absolute path."""
-        url = (
-            self.url.set(database=str(Path(self.url.database or "").absolute()))
-            if self.is_sqlite
-            else self.url
-        )
+        url = self.url
+        if self.is_sqlite:
+            url = url.set(database=str(Path(url.database or "").absolute()))
         return url.render_as_string(hide_password=False)
 
-    def seconds(self, default: float) -> float:
+    @property
+    def seconds(self) -> float:
         """How long to wait for another process: `?timeout=` of the URL, in seconds.
 
         Raises:
             LedgerError: it is not a number from 0 to a day.
         """
-        given = self.url.query.get("timeout", default)
+        given = self.url.query.get("timeout", BUSY_SECONDS)
         try:
             seconds = float(given) if not isinstance(given, tuple) else math.nan
         except ValueError:
@@ -326,20 +327,6 @@ class Place:
     def is_sqlite(self) -> bool:
         """Whether it is a file on this host."""
         return self.url.get_backend_name() == "sqlite"
-
-
-def _check_parts(url: URL) -> None:
-    """Messages show the host and the database, so these must not contain part of a password."""
-    if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
-        raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
-
-
-def _name_of_file(url: URL) -> str:
-    path = url.database or ""
-    # a file: name may say mode=memory or nolock=1, which would void every guarantee here
-    if path in ("", ":memory:") or path.startswith("file:"):
-        raise LedgerError(f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}")
-    return f"the ledger {path!r}"
 
 
 def _secrets(url: URL) -> frozenset[str]:
@@ -388,11 +375,6 @@ def as_ledger_errors(place: Place) -> Iterator[None]:
         raise
     except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
         raise LedgerError(f"{place.name}: {_describe(error, place)}") from None
-
-
-def is_locked(error: DBAPIError) -> bool:
-    """Whether the database was busy, so that the same call may succeed later."""
-    return _advice(error.orig) == LOCKED
 
 
 def _describe(error: Exception, place: Place) -> str:

@@ -141,11 +141,6 @@ def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:
     return {**row, "hash": hash_of(row)}
 
 
-def told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it is hashed and exported: without its account's number."""
-    return {name: row[name] for name in row if name != "account_id"}
-
-
 def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with the units of its amounts in their names, as it is hashed and exported."""
     return {_UNITS.get(name, name): value for name, value in row.items()}

@@ -1,4 +1,7 @@
-"""What an account asks of the store that keeps it, and the store in memory, which ends with its process."""
+"""What a store keeps of an account, and the store in memory, which ends with its process.
+
+Its methods are those of `sql.SqlStore` and `sql.SqlTransaction`, which say what they do.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,15 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.history import CANCELLED, RESERVE, RESERVED
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
-from dpfewshot.account.verification import Snapshot
 from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 
@@ -59,93 +61,6 @@ class Entry:
     tally: Tally
     state: str
     draws: DrawCounts
-
-
-class Transaction(Protocol):
-    """One change of an account: all of it is kept, or nothing. It begins with `account` or `entry`."""
-
-    def account(self) -> tuple[Amount, str | None]:
-        """Lock the account; return its limit and the recorded partition."""
-        ...
-
-    def entry(self, number: int) -> Entry | None:
-        """Lock the account and one of its entries; None if it has no such entry."""
-        ...
-
-    def totals(self) -> Totals | None:
-        """What the entries cost; None if the store does not know."""
-        ...
-
-    def checked_totals(self) -> Totals:
-        """What the entries cost, once the account agrees with its history.
-
-        Raises:
-            LedgerError: it does not.
-        """
-        ...
-
-    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
-        """The events of an entry in their order: those that are one of `acts`, or all without any.
-
-        Raises:
-            LedgerError: one was changed behind the store's back.
-        """
-        ...
-
-    def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
-        """A new reserved entry, which counts once its event is recorded."""
-        ...
-
-    def replace(self, entry: Entry) -> None:
-        """Replace an entry's state and draws."""
-        ...
-
-    def record(
-        self,
-        act: str,
-        entry: Entry | None = None,
-        details: str = "{}",
-        *,
-        totals: Totals | None = None,
-        limit: Amount | None = None,
-    ) -> None:
-        """Add an event to the history.
-
-        Args:
-            entry: that it happened to; None for events of the account.
-            totals: what the entries cost from now on; None if the event changes nothing in that.
-            limit: the budget from now on; None if the event does not change it.
-        """
-        ...
-
-
-class Store(Protocol):
-    """Where one account is kept."""
-
-    durable: bool
-    """Whether all processes see the same entries, so that a run can be resumed."""
-
-    settings: AccountSettings
-
-    def change(self) -> AbstractContextManager[Transaction]:
-        """Begin a change; it is kept when this is left without an error."""
-        ...
-
-    def entry_of(self, lease: str) -> int | None:
-        """The number of the entry with this lease."""
-        ...
-
-    def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
-        """See `Account.run_of`."""
-        ...
-
-    def standing(self) -> Standing:
-        """The account at this moment."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Everything that is stored, at this moment."""
-        ...
 
 
 class MemoryStore:
@@ -191,7 +106,7 @@ class MemoryStore:
             yield self
 
     def entry_of(self, lease: str) -> int | None:
-        """See `Store`."""
+        """See `SqlStore`."""
         with self.change():
             having = (one.number for one in self._entries.values() if one.draws.lease == lease)
             return next(having, None)
@@ -201,7 +116,7 @@ class MemoryStore:
         raise LedgerError("a run in memory ends with its process: to resume it, " + ELSEWHERE)
 
     def standing(self) -> Standing:
-        """See `Store`."""
+        """See `SqlStore`."""
         with self.change():
             counted = [entry for entry in self._entries.values() if entry.state != CANCELLED]
             last = counted[-1] if counted else None
@@ -213,15 +128,15 @@ class MemoryStore:
         raise LedgerError("an account in memory has no history to read: " + ELSEWHERE)
 
     def account(self) -> tuple[Amount, str | None]:
-        """See `Transaction`."""
+        """See `SqlTransaction`."""
         return self._limit, self._partition
 
     def entry(self, number: int) -> Entry | None:
-        """See `Transaction`."""
+        """See `SqlTransaction`."""
         return self._entries.get(number)
 
     def totals(self) -> Totals:
-        """See `Transaction`. Added up each time: an interrupt leaves no entry half counted."""
+        """See `SqlTransaction`. Added up each time: an interrupt leaves no entry half counted."""
         totals = Totals()
         for entry in self._entries.values():
             if entry.state != CANCELLED:
@@ -229,19 +144,19 @@ class MemoryStore:
         return totals
 
     def checked_totals(self) -> Totals:
-        """See `Transaction`. Nobody else can have changed them."""
+        """See `SqlTransaction`. Nobody else can have changed them."""
         return self.totals()
 
     def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
-        """See `Transaction`."""
+        """See `SqlTransaction`."""
         return [event for event in self._events.get(entry, []) if not acts or event["act"] in acts]
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
-        """See `Transaction`."""
+        """See `SqlTransaction`."""
         return Entry(next(self._numbers), scope, tally, RESERVED, draws)
 
     def replace(self, entry: Entry) -> None:
-        """See `Transaction`."""
+        """See `SqlTransaction`."""
         self._entries[entry.number] = entry
 
     def record(
@@ -253,7 +168,7 @@ class MemoryStore:
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
-        """See `Transaction`. Keeps what later changes of an entry ask for."""
+        """See `SqlTransaction`. Keeps what later changes of an entry ask for."""
         del totals
         if limit is not None:
             self._limit = limit

@@ -194,7 +194,7 @@ class Reservation:
             released = [*self.released, line]
             unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
             self._unrecorded = _Release(released, unfinished, digest)
-            self._record()
+            self._record(self._unrecorded)
 
     def finish_release(self) -> Mapping[str, object] | None:
         """Record what `release` failed to record, and return its line; None if there is nothing.
@@ -205,13 +205,11 @@ class Reservation:
             if self._unrecorded is None:
                 return None
             self._check_own()
-            self._record()
+            self._record(self._unrecorded)
             return self.released[-1]
 
-    def _record(self) -> None:
-        """Record the release; with the same progress as before, the account records it once."""
-        made = self._unrecorded
-        assert made is not None  # noqa: S101 - callers have it
+    def _record(self, made: _Release) -> None:
+        """Record a release; with the same progress as before, the account records it once."""
         if self._account is not None and self._durable:
             progress = _as_json(made.released, made.unfinished)
             self._account.record_release(self.entry, self._lease, made.digest, progress)
@@ -260,7 +258,7 @@ class Reservation:
         """Give back what was charged and not made. What fails to come back counts as made."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
-                self._record()
+                self._record(self._unrecorded)
         if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
             return
         count, self._ahead = self._ahead, 0  # first: after a lost answer nothing may come back twice

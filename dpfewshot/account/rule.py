@@ -12,6 +12,7 @@ if the sums of (ε, δ) fit. Feldman and Zrnic 2021 (Rényi filters); docs/proof
 
 from __future__ import annotations
 
+import bisect
 import decimal
 import functools
 import math
@@ -130,10 +131,8 @@ class Totals:
 
     def rows(self) -> list[TotalsRow]:
         """One row for each scope, the whole data set first."""
-        return [
-            (scope, *self.sums[scope].cost, self.sums[scope].renyi, *self.sums[scope].rest, count)
-            for scope, count in sorted(self.entries.items(), key=_order)
-        ]
+        ordered = sorted(self.sums.items(), key=lambda item: (item[0] is not None, item[0] or ""))
+        return [(scope, *one.cost, one.renyi, *one.rest, self.entries[scope]) for scope, one in ordered]
 
     @classmethod
     def of_rows(cls, rows: Iterable[TotalsRow]) -> Totals:
@@ -142,10 +141,6 @@ class Totals:
         for scope, epsilon, delta, renyi, rest_epsilon, rest_delta, count in rows:
             totals.add(scope, Tally(Amount(epsilon, delta), renyi, Amount(rest_epsilon, rest_delta)), count)
         return totals
-
-
-def _order(item: tuple[str | None, int]) -> tuple[bool, str]:
-    return item[0] is not None, item[0] or ""
 
 
 class Admission(StrEnum):
@@ -273,13 +268,7 @@ class Rule:
             more = sums.get(scope, EMPTY).plus(entry.times(count))
             return _can_be_stored(more) and self.fits(Tally.over_scopes({**sums, scope: more}), limit)
 
-        if not fit(1):
-            return 0
-        fits, too_many = 1, _MOST_PLANS + 1
-        while too_many - fits > 1:
-            middle = (fits + too_many) // 2
-            fits, too_many = (middle, too_many) if fit(middle) else (fits, middle)
-        return fits
+        return bisect.bisect_left(range(1, _MOST_PLANS + 1), True, key=lambda count: not fit(count))
 
     def _refusal(
         self, entry: Tally, scope: str | None, sums: Mapping[str | None, Tally], limit: Amount

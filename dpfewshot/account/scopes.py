@@ -134,14 +134,14 @@ def scope_text(scope: str | None) -> str:
     )
 
 
-def check_partition(kept: str | None, scope: str) -> None:
+def check_partition(kept: str | None, scope: str | None) -> None:
     """Refuse a scope of another partition than the one that the account recorded; None for none.
 
     Raises:
         LedgerError: it divides the data set in another way.
     """
-    new = partition_of(scope)
-    if kept not in (None, new):
+    new = None if scope is None else partition_of(scope)
+    if new is not None and kept not in (None, new):
         raise LedgerError(
             f"the account's plans compose in parallel over the strata of {kept!r}, a task and a fingerprint "
             f"of its label column, labels and holdout; {new!r} divides the data set in another way, so that "

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.account.amounts import Amount
@@ -31,7 +31,6 @@ from dpfewshot.account.history import (
     as_json,
     chained,
     hash_if_readable,
-    told,
 )
 from dpfewshot.account.memory import AccountSettings, Entry
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
@@ -128,18 +127,18 @@ class SqlStore:
 
     @contextmanager
     def change(self) -> Iterator[SqlTransaction]:
-        """See `Store`: on disk when this returns."""
+        """Begin a change: on disk when this is left without an error, and else nothing of it."""
         with self._database.write() as connection:
             yield SqlTransaction(connection, self.settings)
 
     def entry_of(self, lease: str) -> int | None:
-        """See `Store`."""
+        """The number of the entry with this lease."""
         having = (entries.c.account_id == self.settings.number) & (entries.c.lease == lease)
         with self._database.read() as connection:
             return connection.scalars(select(entries.c.id).where(having)).first()
 
     def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
-        """See `Store`. Cancelled entries have no run."""
+        """See `Account.run_of`. Cancelled entries have no run."""
         mine = (entries.c.account_id == self.settings.number) & (entries.c.plan == plan)
         newest = select(entries.c.run).where(mine).order_by(entries.c.id.desc()).limit(1).scalar_subquery()
         query = select(entries).where(mine, entries.c.run == (newest if run is None else run))
@@ -149,27 +148,27 @@ class SqlStore:
             return [_entry(row) for row in _rows(connection, query.order_by(entries.c.id))]
 
     def standing(self) -> Standing:
-        """See `Store`."""
+        """The account at this moment."""
         number = self.settings.number
-        newest = entries.c.account_id == number, entries.c.state != CANCELLED
+        newest = _of(entries, number).where(entries.c.state != CANCELLED).order_by(entries.c.id.desc())
         with self._database.read() as connection:
             [row] = _rows(connection, select(accounts).where(accounts.c.id == number))
             totals = sealed_totals(row) or totals_in_entries(connection, number)
-            last = _rows(connection, select(entries).where(*newest).order_by(entries.c.id.desc()).limit(1))
+            last = _rows(connection, newest.limit(1))
             [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
         limit = Amount(row["epsilon"], row["delta"])
         found = (last[0]["scope"], _tally(last[0])) if last else None
         return Standing(self.settings.rule, limit, totals, found, row["partition"], tip["hash"])
 
     def snapshot(self) -> Snapshot:
-        """See `Store`."""
+        """Everything that is stored, at this moment."""
         with self._database.read() as connection:
             [row] = _rows(connection, select(accounts).where(accounts.c.id == self.settings.number))
             return _snapshot(connection, row)
 
 
 class SqlTransaction:
-    """A write transaction on one account. The account's row is locked first, by everybody."""
+    """One change of an account. It begins with `account` or `entry`, which lock the account's row."""
 
     def __init__(self, connection: Connection, settings: AccountSettings) -> None:
         self._connection = connection
@@ -179,7 +178,7 @@ class SqlTransaction:
     # ---- what is read
 
     def account(self) -> tuple[Amount, str | None]:
-        """See `Transaction`.
+        """Lock the account; return its limit and the recorded partition.
 
         Raises:
             LedgerError: its number belongs to another account: the ledger was replaced, or it was tampered
@@ -196,7 +195,7 @@ class SqlTransaction:
         return Amount(self._row["epsilon"], self._row["delta"]), self._row["partition"]
 
     def entry(self, number: int) -> Entry | None:
-        """See `Transaction`. One statement locks the account's row, and then the entry's."""
+        """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
         of_account = accounts.c.id == entries.c.account_id
         having = accounts.c.id == self._settings.number, entries.c.id == number
         query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
@@ -210,11 +209,15 @@ class SqlTransaction:
         return _entry({column.name: found[column] for column in entries.c})
 
     def totals(self) -> Totals | None:
-        """See `Transaction`."""
+        """What the entries cost; None if the totals lack their seal."""
         return self._sealed
 
     def checked_totals(self) -> Totals:
-        """See `Transaction`."""
+        """What the entries cost, once the account agrees with its history.
+
+        Raises:
+            LedgerError: it does not.
+        """
         if self._sealed is not None and self._is_long_and_linked():
             return self._sealed
         problems, totals = examined(_snapshot(self._connection, self._row))
@@ -225,13 +228,14 @@ class SqlTransaction:
             )
         return totals
 
-    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
-        """See `Transaction`."""
-        having = (history.c.account_id == self._settings.number) & (history.c.entry == entry)
-        if acts:
-            having &= history.c.act.in_(acts)
-        found = _rows(self._connection, select(history).where(having).order_by(history.c.number))
-        rows: list[Mapping[str, Any]] = [told(row) for row in found]
+    def events(self, entry: int, *acts: str) -> list[Row]:
+        """The events of an entry in their order: those that are one of `acts`, or all without any.
+
+        Raises:
+            LedgerError: one was changed behind the ledger's back.
+        """
+        query = _of(history, self._settings.number).where(history.c.entry == entry).order_by(history.c.number)
+        rows = _rows(self._connection, query.where(history.c.act.in_(acts)) if acts else query)
         if any(hash_if_readable(row) != row["hash"] for row in rows):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
         return rows
@@ -239,14 +243,14 @@ class SqlTransaction:
     # ---- what is written
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
-        """See `Transaction`."""
+        """A new reserved entry, which counts once its event is recorded."""
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
         number = self._connection.execute(statement.returning(entries.c.id)).scalar_one()
         return Entry(number, scope, tally, RESERVED, draws)
 
     def replace(self, entry: Entry) -> None:
-        """See `Transaction`."""
+        """Replace an entry's state and draws."""
         values = {"state": entry.state, **columns(entry.draws)}
         self._connection.execute(update(entries).where(entries.c.id == entry.number).values(**values))
 
@@ -259,7 +263,13 @@ class SqlTransaction:
         totals: Totals | None = None,
         limit: Amount | None = None,
     ) -> None:
-        """See `Transaction`: the event, and the account's row under its new seal."""
+        """Add an event to the history, and seal the account's row again.
+
+        Args:
+            entry: that it happened to; None for events of the account.
+            totals: what the entries cost from now on; None if the event changes nothing in that.
+            limit: the budget from now on; None if the event does not change it.
+        """
         number, previous = self._tip()
         reserved = entry.tally if entry is not None and act == RESERVE else None
         amount = limit if reserved is None else reserved.cost
@@ -302,16 +312,14 @@ class SqlTransaction:
         """Whether it has more than `WHOLE` events, and the last one is unchanged and linked."""
         if self._row["events"] <= WHOLE:
             return False
-        last, before = [*_last_events(self._connection, self._settings.number, 2), None, None][:2]
-        if last is None or before is None:
-            return False
-        tip = last["number"], last["hash"]
-        linked = (before["number"] + 1, before["hash"]) == (last["number"], last["previous"])
-        return (
-            linked
-            and tip == (self._row["events"], self._row["chain_tip"])
-            and hash_if_readable(last) == last["hash"]
-        )
+        match _last_events(self._connection, self._settings.number, 2):
+            case [last, before]:
+                return (
+                    (last["number"], last["hash"]) == (self._row["events"], self._row["chain_tip"])
+                    and (last["number"], last["previous"]) == (before["number"] + 1, before["hash"])
+                    and last["hash"] == hash_if_readable(last)
+                )
+        return False
 
 
 def sealed_totals(row: Mapping[str, Any]) -> Totals | None:
@@ -326,17 +334,9 @@ def seal_of(row: Mapping[str, Any]) -> str | None:
 
 def totals_in_entries(connection: Connection, account: int) -> Totals:
     """The totals of an account, added up from its entries."""
-    without = entries.c.renyi.is_(None)
-    sums = [func.sum(column) for column in (entries.c.epsilon, entries.c.delta, entries.c.renyi)]
-    rows = connection.execute(
-        select(entries.c.scope, without, *sums, func.count())
-        .where((entries.c.account_id == account) & (entries.c.state != CANCELLED))
-        .group_by(entries.c.scope, without)
-    )
     totals = Totals()
-    for scope, unbounded, epsilon, delta, renyi, count in rows:
-        cost = Amount(int(epsilon), int(delta))  # PostgreSQL's sum is an exact Decimal
-        totals.add(scope, Tally.of(cost, None if unbounded else int(renyi)), count)
+    for row in _rows(connection, _of(entries, account).where(entries.c.state != CANCELLED)):
+        totals.add(row["scope"], _tally(row))
     return totals
 
 
@@ -358,26 +358,26 @@ def _tally(row: Mapping[str, Any]) -> Tally:
     return Tally.of(Amount(row["epsilon"], row["delta"]), row["renyi"])
 
 
+def _of(table: Table, account: int) -> Select[Any]:
+    """The rows of an account, as they are hashed and exported: without its number."""
+    kept = [column for column in table.c if column.name != "account_id"]
+    return select(*kept).where(table.c.account_id == account)
+
+
 def _rows(connection: Connection, query: Select[Any]) -> list[Row]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _last_events(connection: Connection, account: int, limit: int) -> list[Row]:
-    """The last rows of an account's history as they were hashed, the newest first."""
-    of_account = select(history).where(history.c.account_id == account)
-    return [told(row) for row in _rows(connection, of_account.order_by(history.c.number.desc()).limit(limit))]
+    """The last rows of an account's history, the newest first."""
+    return _rows(connection, _of(history, account).order_by(history.c.number.desc()).limit(limit))
 
 
 def _snapshot(connection: Connection, row: Row) -> Snapshot:
     """Everything that is stored of the account with this row."""
-    plans = select(entries).where(entries.c.account_id == row["id"]).order_by(entries.c.id)
-    events = select(history).where(history.c.account_id == row["id"]).order_by(history.c.number)
-    return Snapshot(
-        account=row,
-        entries=[told(each) for each in _rows(connection, plans)],
-        history=[told(each) for each in _rows(connection, events)],
-        totals=sealed_totals(row),
-    )
+    plans = _rows(connection, _of(entries, row["id"]).order_by(entries.c.id))
+    events = _rows(connection, _of(history, row["id"]).order_by(history.c.number))
+    return Snapshot(row, plans, events, sealed_totals(row))
 
 
 @functools.lru_cache(maxsize=8)

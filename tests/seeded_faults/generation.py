@@ -179,7 +179,7 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = replace(entry.draws, lease=lease)",
+        "draws = replace(entry.draws, lease=claim.lease)",
         "draws = entry.draws",
         "a stratum that is taken back is fenced: its worker draws no more",
         WORKERS,
