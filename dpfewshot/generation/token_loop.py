@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -28,6 +28,9 @@ from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import Sampler
 from dpfewshot.tasks.layout import TextLayout
+
+PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int]
+"""Chooses a text's next token from the public prompt's row, shape (V,), and the number of tokens left."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,25 @@ class TokenLoop:
                         continued = [public, private] if step + 1 < length else [public]
                         for block, token in product(continued, following):
                             block.append(token)
+
+    def continued(
+        self, prompts: LabelPrompts, beginning: Sequence[int], max_tokens: int, choose: PublicChoice
+    ) -> tuple[Draft | ShapedDraft, int]:
+        """Continue a beginning from the public prompt alone, to its end or `max_tokens`: no record is read.
+
+        Returns:
+            The text, and the number of its tokens, with those of the beginning.
+        """
+        draft, count = self.draft(beginning, prompts.further), len(beginning)
+        left = max_tokens - count
+        suffix, kept = [*prompts.public_suffix, *draft.context], left + draft.written_left(left)
+        with closing_block(self.backend, prompts.prefix, [suffix], kept, public=True) as block:
+            while count < max_tokens and not draft.finished:
+                token = choose(draft, _answer(block, 1, None)[0], max_tokens - count)
+                count += 1
+                for each in draft.add(token):
+                    block.append(each)
+        return draft, count
 
     def _check_invariance(self) -> None:
         if self.certified and not states_invariance(self.backend):
