@@ -237,13 +237,11 @@ class NoisyMean:
         random_source: RandomSource | None,
         weights: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """The bias of each label in nats, shape (labels,).
+        """The bias of each label in nats, shape (labels,). See `nats` for `units`.
 
         Args:
             rows: the label probabilities of one record of each drawn unit, shape (units, labels); 0 without
                 an answer. Private.
-            units: as in `nats`.
-            permit: for σ.
             random_source: for tests alone.
             weights: of these records, 0..1, shape (units,), private; None weighs all 1.
 

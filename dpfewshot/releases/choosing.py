@@ -108,7 +108,6 @@ def choose(
             averaged, as a proxy for one that must not see records. Each must state batch invariance.
         candidates: sequences of released demonstrations, of which an empty one is zero-shot, or `Candidate`
             objects. All of them are public. Or what names them in each round: see `search`.
-        rounds: of a search.
         budget: its ε is what the choice spends, and no δ.
         account, unit: as in `Synthesizer`.
         population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
@@ -245,15 +244,13 @@ def search(
 ) -> Choice:
     """Search for the prompt that labels the records best: `choose` in rounds that build on each other.
 
-    All rounds together cost the ε of one choice, for each has its own part of the sampled units.
+    All rounds together cost the ε of one choice, for each has its own part of the sampled units. What is not
+    named here is as in `choose`.
 
     Args:
-        task, records, backend: as in `choose`.
         proposer: names the candidates of a round, given what the rounds before it chose; `Variations` is one.
             The winner of a round stays in the next one.
-        budget: its ε is what the search spends, and no δ.
         rounds: 1 to 100. Each has 1/(rounds + 1) of the sampled units; the last part measures.
-        options: the others of `choose`.
 
     The errors are those of `choose`, with one difference: the first round is charged when it chooses, so a
     model that fails later leaves ε spent. A proposer that fails then, names a candidate that cannot be used

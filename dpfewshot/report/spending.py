@@ -79,7 +79,6 @@ class Spending:
         unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
-        plans: the plans in order of reservation.
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         moments: the running totals; the last is now.
         strata: the totals that count towards the amount spent, the largest first.
