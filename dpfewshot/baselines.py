@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from dpfewshot.backends.protocol import LogprobBackend, PromptBlock
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
@@ -153,7 +152,7 @@ class _Continuation:
 
     def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
         """One demonstration."""
-        draft, released = self._written(prompts)
+        draft, released = self.loop.continued(prompts, [], self.max_tokens, self._next)
         text = self.loop.text(prompts, released)
         return Demonstration(
             text=text,
@@ -167,24 +166,9 @@ class _Continuation:
             finished=draft.finished,
         )
 
-    def _written(self, prompts: LabelPrompts) -> tuple[Draft | ShapedDraft, list[int]]:
-        """The demonstration, and its tokens, at most `max_tokens`."""
-        draft, drawn = self.loop.draft(further=prompts.further), list[int]()
-        suffixes = [[*prompts.public_suffix, *draft.context]]
-        longest = self.max_tokens + draft.written_left(self.max_tokens)
-        with closing(self.loop.backend.open_block(prompts.prefix, suffixes, longest, public=True)) as block:
-            while len(drawn) < self.max_tokens and not draft.finished:
-                drawn.append(self._next(block, draft, self.max_tokens - len(drawn)))
-                for token in draft.add(drawn[-1]):
-                    block.append(token)
-        return draft, drawn
-
-    def _next(self, block: PromptBlock, draft: Draft | ShapedDraft, left: int) -> int:
-        logprobs = np.asarray(block.next_token_logprobs(), dtype=np.float32)
-        if logprobs.ndim != 2 or len(logprobs) != 1:  # noqa: PLR2004 - one row of V
-            raise BackendError("the backend returned an array of the wrong shape")
-        support = draft.support(partial(likeliest, top_k=self.top_k), logprobs[0], left)
-        scores = logprobs[0, support].astype(np.float64)
+    def _next(self, draft: Draft | ShapedDraft, logprobs: Logprobs, left: int) -> int:
+        support = draft.support(partial(likeliest, top_k=self.top_k), logprobs, left)
+        scores = logprobs[support].astype(np.float64)
         known = np.isfinite(scores)
         if not known.any():
             ruled = self.loop.automaton is not None or self.loop.layout.no_repeat_ngram_size

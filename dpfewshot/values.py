@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Real
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidPlan, InvalidRecords
@@ -145,6 +145,17 @@ def columns_of(records: Iterable[Record]) -> Columns:
             "'text' and 'label': dpf.as_records(records, text=, label=, unit=) names their columns"
         )
     return found.pop()
+
+
+Labelled = TypeVar("Labelled", "Demonstration", Record)
+
+
+def by_label(ones: Iterable[Labelled]) -> dict[str, list[Labelled]]:
+    """Group records or demonstrations by their label, in order."""
+    groups: dict[str, list[Labelled]] = {}
+    for one in ones:
+        groups.setdefault(one.label, []).append(one)
+    return groups
 
 
 def unit_of(records: Sequence[Record]) -> str | None:

@@ -168,8 +168,7 @@ class _Split(NamedTuple):
     def directions(self, *, lower: bool = False) -> list[list[Step]]:
         """The steps with the unit removed and with it added; one list where both are the same.
 
-        Args:
-            lower: whether to bound the curves of products from below.
+        With `lower`, curves of products are bounded from below.
         """
         pairs = [(dominating_pairs(each, lower=lower), each.steps) for each in self.events]
         removed, added = ([(pair[way], steps) for pair, steps in pairs] for way in (0, 1))

@@ -231,13 +231,11 @@ def fit_window(
     reach: float = 3.0,
     answer: float = math.inf,
 ) -> Tilt:
-    """The shortest window whose truncations are negligible at `answer` and above.
+    """The shortest window whose truncations are negligible at `answer` and above, beside a δ of `scale`.
 
     Args:
-        cumulants: of the composition.
         saddle: the order whose tilted mean is near the answer.
         share: λ over `saddle`.
-        scale: δ.
         reach: least number of deviations that the window extends below the tilted mean.
         answer: an ε below which no accuracy is needed, if known.
     """

@@ -72,12 +72,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often an attacker saw the outcome that it takes for canaries.
+    """How often an attacker saw the outcome that it takes for canaries, without them and with them.
 
-    Attributes:
-        false_positives: without canaries.
-        true_positives: with canaries.
-        canaries: m, the number of units in which the two data sets differ.
+    `canaries` is m, the number of units in which the two data sets differ.
     """
 
     false_positives: Rate
@@ -90,11 +87,7 @@ class Counts:
 
 
 class TradeOff:
-    """An event's claim: the largest probability of an outcome with a unit, given the one without.
-
-    Args:
-        event: the event of a whole plan.
-    """
+    """The claim of a whole plan: the largest probability of an outcome, given the one without a unit."""
 
     def __init__(self, event: Event) -> None:
         self._epsilons = np.linspace(0.0, epsilon(event, _FAR).upper, _POINTS)

@@ -23,7 +23,8 @@ from functools import partial
 import numpy as np
 
 from dpfewshot.audit.premises import Watch
-from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.values import Record
@@ -140,19 +141,14 @@ class EchoCanary:
     @classmethod
     def following(cls, beginning: Sequence[int], set_up: SetUp, label: str) -> EchoCanary:
         """Continue the beginning of a demonstration, to the plan's length, by the least likely candidates."""
-        prompts, left = set_up.writer.for_label(label), set_up.plan.settings.max_tokens - len(beginning)
-        draft = set_up.loop.draft(beginning, prompts.further)
-        suffix, kept = [*prompts.public_suffix, *draft.context], left + draft.written_left(left)
         rule = partial(likeliest, top_k=set_up.mechanism.top_k)
-        rare = 0
-        with closing_block(set_up.backend, prompts.prefix, [suffix], kept, public=True) as block:
-            while rare < left and not draft.finished:
-                row = np.asarray(block.next_token_logprobs(), dtype=np.float32)[0]
-                candidates = sorted(draft.support(rule, row, left - rare), key=row.__getitem__)
-                rare += 1
-                for token in draft.add(_legible(candidates, set_up)):
-                    block.append(token)
-        return cls(Record(draft.text(), label), set_up.backend, rare)
+
+        def rarest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int:
+            return _legible(sorted(draft.support(rule, row, left), key=row.__getitem__), set_up)
+
+        prompts, most = set_up.writer.for_label(label), set_up.plan.settings.max_tokens
+        draft, tokens = set_up.loop.continued(prompts, beginning, most, rarest)
+        return cls(Record(draft.text(), label), set_up.backend, len(tokens) - len(beginning))
 
     def echo(self, texts: Iterable[str]) -> float:
         """Return the log-likelihood of the ending by bigrams of these texts, with Laplace's smoothing."""

@@ -87,10 +87,7 @@ def check_certificates(
 ) -> CheckedDemonstrations:
     """Compare demonstrations with the entries of a ledger that their certificates name.
 
-    Args:
-        demonstrations: as a run returned them, or as a file has them.
-        ledger: that paid for them.
-        numbers: of their lines, for messages; None: 1, 2, ...
+    Messages name lines by `numbers`; None is 1, 2, ...
 
     Raises:
         LedgerError: the ledger does not exist or cannot be read.

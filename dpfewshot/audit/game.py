@@ -149,9 +149,7 @@ class Game:
 class Outcome:
     """How often the attacker claimed canaries in a game.
 
-    Attributes:
-        threshold: the least score at which the attacker does: a number of telling tokens, or an echo of
-            released texts.
+    `threshold` is the least score at which it does: a number of telling tokens, or an echo of released texts.
     """
 
     game: Game

@@ -96,7 +96,6 @@ def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers 
 
     Args:
         measured: the result of `influences` for each prompt, all with the same number of demonstrations.
-        over: as given to `influences`.
 
     Raises:
         InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import special, stats
@@ -32,11 +31,9 @@ from dpfewshot.icl.prompt import FewShotPrompt, LabelTree, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, prompt_format
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record, by_label
 
 Loss = Literal["label", "record"]
-
-_Labelled = TypeVar("_Labelled", Demonstration, Record)
 
 _CONFIDENCE = 0.95
 
@@ -64,10 +61,10 @@ def trials_of_demonstrations(
     Raises:
         InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
     """
-    shown = _by_label(demonstrations)
-    inside, outside = _by_label(members), _by_label(non_members)
+    shown = by_label(demonstrations)
+    inside, outside = by_label(members), by_label(non_members)
     for label, ones in shown.items():
-        if min(len(inside[label]), len(outside[label])) < len(ones):
+        if min(len(inside.get(label, ())), len(outside.get(label, ()))) < len(ones):
             raise InvalidPlan("every demonstration needs its own member and non-member with its label")
     return [
         MembershipTrial(
@@ -89,8 +86,8 @@ def trials_of_records(
     Raises:
         InvalidPlan: a label has fewer than `each` non-members.
     """
-    inside, outside = _by_label(records), _by_label(non_members)
-    if any(len(outside[label]) < each for label in inside):
+    inside, outside = by_label(records), by_label(non_members)
+    if any(len(outside.get(label, ())) < each for label in inside):
         raise InvalidPlan(f"every label needs at least {each} non-members")
     turns = {label: itertools.cycle(ones) for label, ones in outside.items()}
     return [
@@ -236,10 +233,3 @@ def _largest_spend(trials: Sequence[MembershipTrial]) -> PrivacySpend | None:
     if len(known) < len(trials):
         return None
     return PrivacySpend(max(spent.epsilon for spent in known), max(spent.delta for spent in known))
-
-
-def _by_label(ones: Iterable[_Labelled]) -> defaultdict[str, list[_Labelled]]:
-    groups: defaultdict[str, list[_Labelled]] = defaultdict(list)
-    for one in ones:
-        groups[one.label].append(one)
-    return groups

@@ -230,10 +230,9 @@ class Demonstrations(Sequence[Demonstration]):
         `icl.Classifier` evaluates the same prompt (`icl.prompt_format`).
 
         Args:
-            task: its field names precede texts and labels; a built-in task has its paper's.
+            task, instruction: as in `to_langchain`.
             text: to label, with several fields also their values by name; without it, the prompt ends after
                 the demonstrations.
-            instruction: replaces the one made from the task; public.
 
         Raises:
             InvalidTask: a demonstration has an unknown label, or other fields than the task.

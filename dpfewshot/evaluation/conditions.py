@@ -24,7 +24,7 @@ from dpfewshot.planning.settings import Settings
 from dpfewshot.records.units import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
-from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record
+from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record, by_label
 
 INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "instruction-only", "non-private sample"
 """The names of two baselines in results."""
@@ -65,9 +65,7 @@ class Request:
         self, made: Iterable[Demonstration], plan_spend: PrivacySpend | None = None
     ) -> Demonstrations:
         """Select the requested demonstrations in the order of `labels`."""
-        left: dict[str, list[Demonstration]] = {}
-        for one in made:
-            left.setdefault(one.label, []).append(one)
+        left = by_label(made)
         return Demonstrations([left[label].pop(0) for label in self.labels], plan_spend=plan_spend)
 
 

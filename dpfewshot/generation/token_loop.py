@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -34,6 +34,12 @@ from dpfewshot.tasks.layout import TextLayout
 
 COMPLETION: Final = 24
 """The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
+
+PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int | None]
+"""Chooses a text's next token from the public prompt's row, shape (V,), and the number of tokens left.
+
+None ends the text.
+"""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,36 @@ class TokenLoop:
                         for block, token in product(continued, following):
                             block.append(token)
 
+    def continued(
+        self,
+        prompts: LabelPrompts,
+        beginning: Sequence[int],
+        max_tokens: int,
+        choose: PublicChoice,
+        *,
+        sentence: bool = False,
+    ) -> tuple[Draft | ShapedDraft, list[int]]:
+        """Continue a beginning from the public prompt alone, to its end or `max_tokens`: no record is read.
+
+        Args:
+            sentence: stop at the first end of a sentence or a field.
+
+        Returns:
+            The text, and its tokens, with those of the beginning.
+        """
+        draft, tokens = self.draft(beginning, prompts.further), list(beginning)
+        left = max_tokens - len(tokens)
+        suffix, kept = [*prompts.public_suffix, *draft.context], left + draft.written_left(left)
+        with closing_block(self.backend, prompts.prefix, [suffix], kept, public=True) as block:
+            while len(tokens) < max_tokens and not (draft.finished or (sentence and not draft.cut_off)):
+                token = choose(draft, _answer(block, 1, None)[0], max_tokens - len(tokens))
+                if token is None:
+                    break
+                tokens.append(token)
+                for each in draft.add(token):
+                    block.append(each)
+        return draft, tokens
+
     def _check_invariance(self) -> None:
         if self.certified and not states_invariance(self.backend):
             raise BackendNotBatchInvariant(
@@ -137,23 +173,11 @@ class TokenLoop:
             BackendError: the model failed.
         """
         draft = self.draft(released, prompts.further)
-        text = draft.text()
-        return (self._completed(draft, prompts) or text) if draft.cut_off else text
-
-    def _completed(self, draft: Draft | ShapedDraft, prompts: LabelPrompts) -> str | None:
-        suffix = [*prompts.public_suffix, *draft.context]
-        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION, public=True) as public:
-            for left in range(COMPLETION, 0, -1):
-                row = _answer(public, 1, None)[0]
-                [token] = draft.support(partial(likeliest, top_k=1), row, left)
-                if not np.isfinite(row[token]):  # the prompt has outgrown the model's context
-                    return None
-                following = draft.add(token)
-                if not draft.cut_off:
-                    return draft.text()
-                for each in following:
-                    public.append(each)
-        return None
+        if not draft.cut_off:
+            return draft.text()
+        longest = len(released) + COMPLETION
+        completed, _ = self.continued(prompts, released, longest, _likeliest, sentence=True)
+        return (draft if completed.cut_off else completed).text()
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -191,6 +215,12 @@ class TokenLoop:
             earlier=opened,
             released=released,
         )
+
+
+def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | None:
+    """The likeliest token that may come next; None where the prompt has outgrown the model's context."""
+    [token] = draft.support(partial(likeliest, top_k=1), row, left)
+    return token if np.isfinite(row[token]) else None
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

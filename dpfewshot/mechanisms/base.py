@@ -148,13 +148,7 @@ class Mechanism(ABC):
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
-        """The release of one demonstration's tokens.
-
-        Args:
-            draws: as planned.
-            noise_multiplier: as planned, σ > 0.
-            random_source: for tests alone.
-        """
+        """The release of one demonstration's tokens, as planned. `random_source` is for tests alone."""
 
 
 class Predictions(NamedTuple):

@@ -79,12 +79,7 @@ def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompt
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> Event:
-    """R releases on each draw, each ε₀-DP given the earlier ones.
-
-    Args:
-        draws: Poisson.
-        epsilon: ε₀ of a token, rounded up.
-        name: of the mechanism, for the message.
+    """R releases on each draw, each ε₀-DP given the earlier ones; `epsilon` is ε₀, rounded up.
 
     Raises:
         InvalidPlan: fixed-size draws, for which the accountant has Gaussian pairs only.
@@ -103,11 +98,6 @@ def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
     Such a token has bounded range ε₀, which subsampling amplifies. It is also ρ-zCDP with ρ = ε₀²/8 =
     1/(2σ²); these ρ add up without amplification (docs/proofs/private-prediction.md). Both hold, so the
     tighter one counts.
-
-    Args:
-        draws: Poisson.
-        noise_multiplier: σ > 0.
-        name: of the mechanism, for the message.
 
     Raises:
         InvalidPlan: fixed-size draws.

@@ -79,9 +79,8 @@ class Decoding:
     def choose(self, scores: NDArray[np.float64], random_source: RandomSource | None = None) -> int:
         """The index of the largest score, or of one drawn by temperature and nucleus.
 
-        Args:
-            scores: shape (support,), on any scale; negative ones count as 0.
-            random_source: for tests alone.
+        `scores` are of shape (support,), on any scale; negative ones count as 0. `random_source` is for tests
+        alone.
         """
         if self.temperature == 0 or scores.max() <= 0:
             return int(np.argmax(scores))

@@ -83,15 +83,13 @@ def release_calibration(
         backend: the model that will label texts, trusted with records; it must be batch-invariant.
         demonstrations: released demonstrations in prompt order; none for a zero-shot prompt.
         budget: (ε, δ) of this release.
-        account: as in `Synthesizer`.
+        account, unit, record_token_cap: as in `Synthesizer`.
         population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
-        unit: as in `Synthesizer`.
         holdout: as it was given to `Synthesizer`: only units kept for choosing are read. 0 reads all, and
             its cost adds to that of generation.
         scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
             and more noise.
         prompt_format: the prompt's wording; by default the task's.
-        record_token_cap: as in `Synthesizer`.
         on_progress: as in `choose`.
         random_source: n to n uniform bytes, for tests alone: the release says `certified=False`.
 
@@ -239,13 +237,11 @@ class NoisyMean:
         random_source: RandomSource | None,
         weights: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """The bias of each label in nats, shape (labels,).
+        """The bias of each label in nats, shape (labels,). See `nats` for `units`.
 
         Args:
             rows: the label probabilities of one record of each drawn unit, shape (units, labels); 0 without
                 an answer. Private.
-            units: as in `nats`.
-            permit: for σ.
             random_source: for tests alone.
             weights: of these records, 0..1, shape (units,), private; None weighs all 1.
 

@@ -128,7 +128,6 @@ class Choice:
 
     Attributes:
         index: of the chosen candidate, from 0; in a search, among all that were scored.
-        candidate: the chosen prompt.
         accuracy: of the chosen prompt, on other units than those that chose it.
         baseline: without demonstrations, on the same units as `accuracy`.
         balanced: whether both are balanced accuracies: every label counts alike.

@@ -22,7 +22,6 @@ from dpfewshot import _core
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import Details
-from dpfewshot.account.permit import Permit
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
@@ -47,15 +46,14 @@ from dpfewshot.releases.scoring import (
     scoring_progress,
 )
 from dpfewshot.releases.selection import (
-    Estimate,
     Integers,
-    Measurement,
     Noise,
     Outcomes,
-    Selection,
     amplified,
+    best_of,
     cells_of,
     estimate,
+    noisy_counts,
     sampled_cost,
     scale_of,
     scores_of,
@@ -110,11 +108,9 @@ def choose(
             averaged, as a proxy for one that must not see records. Each must state batch invariance.
         candidates: sequences of released demonstrations, of which an empty one is zero-shot, or `Candidate`
             objects. All of them are public. Or what names them in each round: see `search`.
-        rounds: of a search.
         budget: its ε is what the choice spends, and no δ.
-        account: as in `Synthesizer`.
+        account, unit: as in `Synthesizer`.
         population: as in `Synthesizer`; with labels, {label: n} for all of them, or their sum.
-        unit: as in `Synthesizer`.
         holdout: the fraction of units that choose, as it was given to `Synthesizer`, which then keeps them
             out of generation: an account counts the greater of both costs. 0, the default of both, reads all
             units, and both costs add.
@@ -162,7 +158,8 @@ def choose(
         population=population,
         holdout=holdout,
     )
-    mechanism = _Mechanism(cost.as_target().epsilon, scored_units, payment.population)
+    sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
+    rate = amplified(Fraction(cost.as_target().epsilon), sampling_rate)
     baseline = baseline_of(first)
 
     def prompt_of(candidate: Candidate) -> _Prompt:
@@ -178,17 +175,16 @@ def choose(
         "models": len(models),
         "score": score,
         "balanced": int(balanced),
-        "q": str(mechanism.sampling_rate),
+        "q": str(sampling_rate),
         "epsilon": cost.as_spend().epsilon,
     }
     with payment.reserved(
-        sampled_cost(cost, mechanism.sampling_rate, mechanism.rate) if certified else None,
+        sampled_cost(cost, sampling_rate, rate) if certified else None,
         uses=rounds + 1,
-        noise_multiplier=scale_of(mechanism.rate),
+        noise_multiplier=scale_of(rate),
         details=details,
     ) as reservation:
-        *parts, measures = mechanism.sampled(payment.units, weights, rounds + 1, random_source)
-        select = Selection(mechanism.rate).choose
+        *parts, measures = parts_of(payment.units, weights, sampling_rate, rounds + 1, random_source)
 
         def scored(
             chooses: _Part, listed: Sequence[_Prompt], number: int
@@ -206,18 +202,21 @@ def choose(
 
         scores, measured = scored(parts[0], tried, 1)  # a model that fails here has cost nothing
         permit = charged(reservation, tried[0].scorers)
-        winners = [tried[select(scores, permit, random_source)]]
+        winners = [tried[best_of(scores, rate, permit, random_source)]]
         for chooses in parts[1:]:
             proposed = _proposed(candidates, [one.candidate for one in winners], task, prompt_of)
             listed, tried = [winners[-1], *proposed], tried + proposed
             scores, measured = scored(chooses, listed, len(winners) + 1)
             for scorer in listed[0].scorers:
                 scorer.check_backend()
-            winners.append(listed[select(scores, permit, random_source)])
+            winners.append(listed[best_of(scores, rate, permit, random_source)])
         cells = cells_of(
             [measured[one] for one in dict.fromkeys((winners[-1], plain))], measures.weights, measures.sizes
         )
-        accuracies = _accuracies(cells, mechanism.rate, permit, random_source)
+        counts = noisy_counts(cells, rate, permit, random_source)
+    noise = Noise(scale_of(rate), terms=counts.ndim)
+    by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
+    accuracies = [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]
     return Choice(
         index=tried.index(winners[-1]),
         candidate=winners[-1].candidate,
@@ -245,17 +244,13 @@ def search(
 ) -> Choice:
     """Search for the prompt that labels the records best: `choose` in rounds that build on each other.
 
-    All rounds together cost the ε of one choice, for each has its own part of the sampled units.
+    All rounds together cost the ε of one choice, for each has its own part of the sampled units. What is not
+    named here is as in `choose`.
 
     Args:
-        task: as in `choose`.
-        records: as in `choose`.
-        backend: as in `choose`.
         proposer: names the candidates of a round, given what the rounds before it chose; `Variations` is one.
             The winner of a round stays in the next one.
-        budget: its ε is what the search spends, and no δ.
         rounds: 1 to 100. Each has 1/(rounds + 1) of the sampled units; the last part measures.
-        options: the others of `choose`.
 
     The errors are those of `choose`, with one difference: the first round is charged when it chooses, so a
     model that fails later leaves ε spent. A proposer that fails then, names a candidate that cannot be used
@@ -343,16 +338,6 @@ def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
     return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
 
 
-def _accuracies(
-    cells: Integers, rate: Fraction, permit: Permit, random_source: RandomSource | None
-) -> list[Estimate]:
-    """Release the counts of right and wrong, and estimate each prompt's accuracy from them."""
-    counts = Measurement(rate).measure(cells, permit, random_source)
-    noise = Noise(scale_of(rate), terms=counts.ndim)
-    by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
-    return [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]
-
-
 @dataclass(frozen=True, eq=False)
 class _Prompt:
     """A candidate and what scores it, for each model."""
@@ -391,32 +376,14 @@ class _Part:
         return Outcomes(np.column_stack(right), np.column_stack(likelihood))
 
 
-@dataclass(frozen=True)
-class _Mechanism:
-    """The public numbers of a choice; `population` is the expected number of units to sample from."""
-
-    epsilon: float
-    scored_units: int
-    population: Fraction
-
-    @property
-    def sampling_rate(self) -> Fraction:
-        """q, the probability that a unit is scored."""
-        return drawable(min(Fraction(1), self.scored_units / self.population))
-
-    @property
-    def rate(self) -> Fraction:
-        """ε₀ of a release from the sample."""
-        return amplified(Fraction(self.epsilon), self.sampling_rate)
-
-    def sampled(
-        self,
-        units: UnitSequence,
-        weights: Mapping[str, Fraction],
-        count: int,
-        random_source: RandomSource | None,
-    ) -> list[_Part]:
-        """Sample each unit by itself, and put it in one of so many parts: each serves one release."""
-        q = self.sampling_rate
-        drawn, parts = _core.poisson_subsets(len(units), q.numerator, q.denominator, count, random_source)
-        return [_Part.of(units.chosen(drawn[parts == part]), weights) for part in range(count)]
+def parts_of(
+    units: UnitSequence,
+    weights: Mapping[str, Fraction],
+    sampling_rate: Fraction,
+    count: int,
+    random_source: RandomSource | None,
+) -> list[_Part]:
+    """Sample each unit by itself, and put it in one of so many parts: each serves one release."""
+    q = sampling_rate.as_integer_ratio()
+    drawn, part_of = _core.poisson_subsets(len(units), *q, count, random_source)
+    return [_Part.of(units.chosen(drawn[part_of == part]), weights) for part in range(count)]

@@ -9,6 +9,7 @@ label of a single unit reaches it with probability at most δ. Proofs: docs/proo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -138,13 +139,10 @@ def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
         most = exponential_of_minus(noise * epsilon.numerator, epsilon.denominator, digits)[1]
         return most <= delta * least_total
 
-    below, high = 0, 1  # the least rare noise lies in (below, high]
+    high = 1
     while not rare(high):
-        below, high = high, 2 * high
-    while high - below > 1:
-        middle = (below + high) // 2
-        below, high = (below, middle) if rare(middle) else (middle, high)
-    return 1 + high
+        high *= 2
+    return 1 + bisect_left(range(high), True, lo=1, key=rare)
 
 
 @dataclass(frozen=True)

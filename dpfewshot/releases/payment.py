@@ -113,10 +113,7 @@ def open_payment(
     """Open the account that pays for a release, and find the units that the release reads.
 
     Args:
-        task: of the demonstrations.
-        records: private.
         budget: (ε, δ) of the release; None for a release without a guarantee, which has no account.
-        account: as in `Synthesizer`.
         population: as in `Synthesizer`; a mapping counts the units of every label of the task.
         holdout: f, as it was given to `Synthesizer`: only the units kept for choosing are read; 0: all.
 

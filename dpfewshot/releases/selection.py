@@ -109,44 +109,29 @@ _NO_AMPLIFICATION: Final = 32
 """From this ε on, amplification by any q gains next to nothing for its price, and e^ε is large."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Releases the candidate with the largest noisy sum of scores, by permute-and-flip at the exact ε `rate`.
+def best_of(
+    scores: Integers, rate: Fraction, permit: Permit, random_source: RandomSource | None = None
+) -> int:
+    """Release the index of the largest noisy score, by permute-and-flip at the exact ε `rate`.
 
-    Scores rise or fall together when one unit is added or removed, so no factor 2 is needed.
+    `scores` are the candidates' sums in steps of 1/GRID, int64, which one unit moves by 0 to GRID. They rise
+    or fall together when one unit is added or removed, so no factor 2 is needed.
     """
-
-    rate: Fraction
-
-    def choose(self, scores: Integers, permit: Permit, random_source: RandomSource | None = None) -> int:
-        """Return the index of the chosen candidate.
-
-        `scores` are the candidates' sums in steps of 1/GRID, int64, which one unit moves by 0 to GRID.
-        """
-        permit.use(scale_of(self.rate))
-        return int(_core.permute_and_flip(scores, *(self.rate / GRID).as_integer_ratio(), random_source))
+    permit.use(scale_of(rate))
+    return int(_core.permute_and_flip(scores, *(rate / GRID).as_integer_ratio(), random_source))
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Releases counts of units, of which one unit moves all by 1 together: the discrete Laplace mechanism.
+def noisy_counts(
+    cells: Integers, rate: Fraction, permit: Permit, random_source: RandomSource | None = None
+) -> NDArray[np.float64]:
+    """Release counts of units by the discrete Laplace mechanism at the exact ε `rate`.
 
-    `rate` is the exact ε.
+    `cells` are sums in steps of 1/GRID, of any shape; one unit moves them by at most GRID in all.
     """
-
-    rate: Fraction
-
-    def measure(
-        self, cells: Integers, permit: Permit, random_source: RandomSource | None = None
-    ) -> NDArray[np.float64]:
-        """Return the noisy counts, in units.
-
-        `cells` are sums in steps of 1/GRID, of any shape; one unit moves them by at most GRID in all.
-        """
-        permit.use(scale_of(self.rate))
-        rate = (self.rate / GRID).as_integer_ratio()
-        noisy = [count + discrete_laplace(*rate, random_source) for count in cells.ravel().tolist()]
-        return np.array(noisy, dtype=np.float64).reshape(cells.shape) / GRID
+    permit.use(scale_of(rate))
+    ratio = (rate / GRID).as_integer_ratio()
+    noisy = [count + discrete_laplace(*ratio, random_source) for count in cells.ravel().tolist()]
+    return np.array(noisy, dtype=np.float64).reshape(cells.shape) / GRID
 
 
 def scale_of(rate: Fraction) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpfewshot.releases.choice import Candidate
-from dpfewshot.values import Demonstration, check_whole
+from dpfewshot.values import Demonstration, by_label, check_whole
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,9 @@ class Variations:
         step = max(1.0, len(found) / self.most)
         return [found[int(number * step)] for number in range(min(self.most, len(found)))]
 
-    def _texts(self) -> dict[str, list[Demonstration]]:
-        by_label: dict[str, list[Demonstration]] = {}
-        for one in self.demonstrations:
-            by_label.setdefault(one.label, []).append(one)
-        return by_label
-
     def _first(self) -> Iterator[Candidate]:
         yield Candidate()
-        texts = [*self._texts().values()]
+        texts = [*by_label(self.demonstrations).values()]
         for number in range(max(map(len, texts), default=0)):
             shown = [each[number % len(each)] for each in texts]
             yield Candidate(shown, name=f"text {number + 1} of each label")
@@ -54,7 +48,7 @@ class Variations:
         yield from _presented(winner)
         for place, old in enumerate(shown):
             rest = shown[:place], shown[place + 1 :]
-            for number, new in enumerate(self._texts().get(old.label, [])):
+            for number, new in enumerate(by_label(self.demonstrations).get(old.label, [])):
                 if new not in shown:
                     name = f"{winner.name}, {old.label}: text {number + 1}"
                     yield replace(winner, demonstrations=[*rest[0], new, *rest[1]], name=name)

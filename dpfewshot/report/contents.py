@@ -102,9 +102,7 @@ def _json(path: File, command: str) -> dict[str, Any]:
 class Sources:
     """The inputs of a report; each may be missing.
 
-    Attributes:
-        demonstrations: the released demonstrations. Those without a guarantee are confidential.
-        choice: which demonstrations were chosen, and their accuracy. One without a guarantee is confidential.
+    Demonstrations, and a choice, without a guarantee are confidential.
     """
 
     demonstrations: Demonstrations | None = None

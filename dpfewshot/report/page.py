@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.audit import AuditFinding, Figure
-from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.charts import (
@@ -34,7 +33,7 @@ from dpfewshot.report.charts import (
 )
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text, other_world
-from dpfewshot.values import Demonstration, delta_text, epsilon_text, percent_text, unit_noun
+from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -77,7 +76,7 @@ def page(contents: Contents, *, title: str, made: date) -> str:
         false_alarms=_FALSE_ALARMS,
         swatches=[Swatch(number) for number in range(series)],
         lines=[Swatch(number, marked=False) for number in range(2)],
-        labels=_by_label(contents.demonstrations[:_CARDS]),
+        labels=by_label(contents.demonstrations[:_CARDS]).items(),
         **_charts(contents),
     )
 
@@ -152,13 +151,6 @@ def _charts(contents: Contents) -> dict[str, object]:
     if contents.spending is not None:
         charts["budget_chart"] = budget_chart(contents.spending, dates=contents.confidential)
     return charts
-
-
-def _by_label(demonstrations: Demonstrations) -> list[tuple[str, list[Demonstration]]]:
-    found: dict[str, list[Demonstration]] = {}
-    for one in demonstrations:
-        found.setdefault(one.label, []).append(one)
-    return list(found.items())
 
 
 def _count(number: int, noun: str) -> str:

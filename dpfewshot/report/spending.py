@@ -8,7 +8,7 @@ all budgets. Times, cancelled plans, and the hashes, which cover the times, are 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,7 +79,6 @@ class Spending:
         unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
-        plans: the plans in order of reservation.
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         moments: the running totals; the last is now.
         strata: the totals that count towards the amount spent, the largest first.
@@ -186,17 +185,15 @@ def _moments(history: _History, rule: Rule) -> Iterator[Moment]:
 
 
 def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
-    tallies: dict[str | None, list[Tally]] = defaultdict(list)
-    for entry in snapshot.entries:
-        if entry["state"] != CANCELLED:
-            tallies[entry["scope"]].append(_tally(entry))
-    totals = []
-    for scope, several in tallies.items():
-        whole = EMPTY
-        for each in several:
-            whole = whole.plus(each)
-        divergence = _epsilon(whole.renyi + whole.rest.epsilon)
-        totals.append(StratumTotal(scope, len(several), whole.cost.as_spend(), divergence))
+    counted = [entry for entry in snapshot.entries if entry["state"] != CANCELLED]
+    plans = Counter(entry["scope"] for entry in counted)
+    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
+    for entry in counted:
+        sums[entry["scope"]] = sums[entry["scope"]].plus(_tally(entry))
+    totals = [
+        StratumTotal(scope, plans[scope], each.cost.as_spend(), _epsilon(each.renyi + each.rest.epsilon))
+        for scope, each in sums.items()
+    ]
     return tuple(sorted(totals, key=lambda total: -total.spend.epsilon))
 
 

@@ -15,7 +15,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.icl import Calibration
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
-from dpfewshot.releases.choosing import _Mechanism
+from dpfewshot.releases.choosing import parts_of
 from dpfewshot.values import PrivacySpend
 from tests.releases.test_scoring import FREE, SECRET, TASK, Shop
 from tests.support.factory import demonstration
@@ -156,7 +156,7 @@ def test_units_of_several_records_count_once() -> None:
 
 def test_a_unit_chooses_or_measures_or_does_neither() -> None:
     units = each_a_unit(private_records())
-    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(units, {}, 2, None)
+    parts = parts_of(units, {}, Fraction(1, 2), 2, None)
     chooses, measures = ({record.text for record in part.records} for part in parts)
     assert not chooses & measures
     for part in (chooses, measures):

@@ -11,7 +11,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.records.units import each_a_unit
-from dpfewshot.releases.choosing import _Mechanism
+from dpfewshot.releases.choosing import parts_of
 from dpfewshot.releases.selection import GRID, Outcomes, scores_of
 from dpfewshot.values import PrivacySpend
 from tests.releases.test_choosing import BUDGET, HELPFUL, MISLEADING, Follower, private_records
@@ -61,7 +61,7 @@ def test_a_winner_stays_until_it_is_beaten() -> None:
 
 
 def test_a_unit_serves_one_release_at_most() -> None:
-    parts = _Mechanism(2.0, 1000, Fraction(2000)).sampled(each_a_unit(private_records()), {}, 4, None)
+    parts = parts_of(each_a_unit(private_records()), {}, Fraction(1, 2), 4, None)
     texts = [{record.text for record in part.records if record is not None} for part in parts]
     assert not any(one & other for one, other in combinations(texts, 2))
     for part in texts:
@@ -76,9 +76,7 @@ def test_one_unit_moves_the_scores_of_one_round_alone() -> None:
         neighbour = [*records[:unit], dpf.Record("nothing", "refund"), *records[unit + 1 :]]
         sums = []
         for each in (records, neighbour):
-            parts = _Mechanism(2.0, 60, Fraction(60)).sampled(
-                each_a_unit(each), {}, 3, random.Random(7).randbytes
-            )
+            parts = parts_of(each_a_unit(each), {}, Fraction(1), 3, random.Random(7).randbytes)
             sums.append(
                 [scores_of(right(part.records), part.weights, part.sizes, likelihood=False) for part in parts]
             )

@@ -37,8 +37,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "suffix = [*prompts.public_suffix, *draft.context]\n        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION",
-        "suffix = [*prompts.public_suffix]\n        with closing_block(self.backend, prompts.prefix, [suffix], COMPLETION",
+        "self.continued(prompts, released, longest,",
+        "self.continued(prompts, released[:1], longest,",
         "a text is completed behind what was released",
         "tests/generation/test_completion.py",
     ),

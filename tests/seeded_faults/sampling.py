@@ -391,8 +391,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/labels.py",
-        "    return 1 + high\n",
-        "    return high\n",
+        "    return 1 + bisect_left(",
+        "    return bisect_left(",
         "a label of one unit comes out with probability delta at most",
         "tests/releases/test_labels.py tests/statistical/test_releases.py",
     ),

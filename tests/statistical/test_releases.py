@@ -14,7 +14,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.releases import labels
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_threshold
-from dpfewshot.releases.selection import GRID, Measurement, Noise, Selection, estimate
+from dpfewshot.releases.selection import GRID, Noise, best_of, estimate, noisy_counts
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value
 
 DRAWS = 20_000
@@ -32,7 +32,7 @@ def permit(uses: int = DRAWS) -> Permit:
 def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
     steps = np.array([round(score * GRID) for score in SCORES], dtype=np.int64)
     allowed = permit()
-    chosen = [Selection(RATE).choose(steps, allowed) for _ in range(DRAWS)]
+    chosen = [best_of(steps, RATE, allowed) for _ in range(DRAWS)]
     observed = np.bincount(chosen, minlength=len(SCORES))
 
     def fit(rate: Fraction) -> float:
@@ -46,7 +46,7 @@ def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
 def test_measured_counts_have_discrete_laplace_noise() -> None:
     counts = np.array([[3 * GRID, 0], [7 * GRID, 11]], dtype=np.int64)
     allowed = permit()
-    noise = np.array([Measurement(RATE).measure(counts, allowed) - counts / GRID for _ in range(2500)])
+    noise = np.array([noisy_counts(counts, RATE, allowed) - counts / GRID for _ in range(2500)])
     for cell in noise.reshape(-1, 4).T:
         assert stats.kstest(cell, stats.laplace(scale=2).cdf).pvalue > IMPOSSIBLE
 
@@ -62,10 +62,10 @@ def test_measured_counts_have_discrete_laplace_noise() -> None:
 
 def test_nothing_is_released_without_leave() -> None:
     counts = np.zeros(2, dtype=np.int64)
-    for release in (Selection(RATE).choose, Measurement(RATE).measure):
+    for release in (best_of, noisy_counts):
         for refused in (Permit(1, 1.0), permit(0)):
             with pytest.raises(dpf.BudgetExceeded):
-                release(counts, refused)
+                release(counts, RATE, refused)
 
 
 CASES = [
