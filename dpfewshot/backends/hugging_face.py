@@ -103,11 +103,7 @@ class HuggingFaceModel:
         )
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation in the tokenizer's chat template.
-
-        Raises:
-            BackendError: it has none, or it refuses the conversation.
-        """
+        """Return a conversation in the tokenizer's chat template."""
         if not self._tokenizer.chat_template:
             raise no_template()
         try:
@@ -310,9 +306,6 @@ class HuggingFaceStreams:
     - `extend` evaluates one sequence: the shapes depend on that sequence alone.
     - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
       later ones masked: the shapes are the same whatever the streams hold.
-
-    Raises:
-        BackendError: the device lacks the memory.
     """
 
     def __init__(self, model: HuggingFaceModel, *, streams: int, cells: int) -> None:
@@ -524,11 +517,7 @@ class HuggingFace(StreamBackend[HuggingFaceModel]):
         return f"{self._description}, prompts {steps}: {verdict}"
 
     def _settle(self) -> None:
-        """Choose how prompts take their steps, and allocate the memory.
-
-        Raises:
-            BackendError: blocks answer differently from whole prompts.
-        """
+        """Choose how prompts take their steps, and allocate the memory."""
         self._check_on_device()
         prefix, suffixes, released = self._prompts_of_steps()
         agreement = check_block_agreement(self, prefix, suffixes[:2], released[:1])
