@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.hugging_face.model import HuggingFaceModel, _stream_cache
+from dpfewshot.backends.hugging_face import HuggingFaceModel, _stream_cache
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 
 ROWS = 64

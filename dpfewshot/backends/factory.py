@@ -82,11 +82,7 @@ def _made(module_name: str, name: str, target: str) -> LogprobBackend:
 
 
 def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
-    """Call a factory, which messages call `target`.
-
-    Raises:
-        BackendError: it fails, or returns no backend. The factory's own exception is the cause.
-    """
+    """Call a factory, which messages call `target`. An exception of its own is the cause of ours."""
     try:
         backend = factory()
     except DPFewShotError:

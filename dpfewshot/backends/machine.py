@@ -157,10 +157,6 @@ def _digest_of(path: Path) -> str:
 
 
 def _file(facts: Facts) -> Path:
-    """Return the file of a verdict on these facts.
-
-    Raises:
-        RuntimeError: the user has no home directory.
-    """
+    """Return the file of a verdict on these facts; `RuntimeError` if the user has no home directory."""
     name = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
     return user_folder() / "verdicts" / f"{name}.json"

@@ -91,11 +91,7 @@ class TokenAutomaton:
         self._most_forced = [np.zeros(len(self._ways), dtype=np.int64)], False  # are further rows alike?
 
     def check(self, max_tokens: int) -> None:
-        """Refuse a schema that no text of so many tokens matches, or one text alone.
-
-        Raises:
-            InvalidPlan: says how many tokens a text needs.
-        """
+        """Refuse with `InvalidPlan` a schema that no text of so many tokens matches, or one text alone."""
         shortest = self.left(self.start)
         if shortest == _NEVER:
             raise InvalidPlan("no text that the model can write matches the task's schema")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.hugging_face import HuggingFace
-from dpfewshot.backends.hugging_face.model import HuggingFaceStreams
+from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
 from dpfewshot.errors import BackendError, MissingExtra
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import inside

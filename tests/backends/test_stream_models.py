@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
-from dpfewshot.backends.hugging_face import HuggingFace
-from dpfewshot.backends.hugging_face.model import HuggingFaceStreams
+from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
 from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.errors import BackendError
 from tests.support import inside

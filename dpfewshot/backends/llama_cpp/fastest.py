@@ -42,9 +42,6 @@ def load_fastest(path: Path, threads: int, facts: Facts) -> LlamaModel:
 
     A library that cannot convert weights leaves them as in the file. If it could, but not now, they stay so
     with a warning. A worker's must be the caller's.
-
-    Raises:
-        BackendError: the file holds no usable model, or cannot be converted to the caller's form.
     """
     if (given := weights_for_worker()) is not None:
         return LlamaModel(path, threads, weights=given)
@@ -70,9 +67,6 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
         path: the GGUF file.
         threads: worker threads, at least 1.
         facts: what a verdict depends on beside the threads, as `backend.build_facts` returns it.
-
-    Raises:
-        BackendError: the file holds no usable model.
     """
     facts = dict(facts) | {"measured": VERSION, "threads": threads, "memory": usable_memory()}
     found = kept_verdict(facts, str)

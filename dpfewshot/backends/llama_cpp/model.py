@@ -126,11 +126,7 @@ class LlamaModel:
         return self._tokens(text, special=True)
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation in the file's chat template.
-
-        Raises:
-            BackendError: the file has none, or it refuses the conversation.
-        """
+        """Return a conversation in the file's chat template."""
         template = self.library.llama_model_chat_template(self.handle, None)
         names = (self.library.llama_vocab_bos, self.library.llama_vocab_eos)
         ends = (name(self._vocabulary) for name in names)  # -1 if the vocabulary has no such token
@@ -271,9 +267,6 @@ class KVStreams:
 
     Args:
         cells: tokens that a stream holds, a multiple of `CELL_BLOCK`.
-
-    Raises:
-        BackendError: llama.cpp cannot make the context, usually for lack of memory.
     """
 
     def __init__(self, model: LlamaModel, *, streams: int, cells: int, threads: int) -> None:

@@ -147,11 +147,6 @@ class Gate:
         """Whether the running task was admitted by `alone`."""
         return _admitted.get() in {_ALONE, _PATIENT}
 
-    @property
-    def is_patient(self) -> bool:
-        """Whether the running task was admitted by `alone` with `patient`."""
-        return _admitted.get() == _PATIENT
-
     def together(self, kind: Hashable) -> AbstractAsyncContextManager[None]:
         """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
         return self._admission(_TOGETHER, [self], kind)
@@ -317,7 +312,7 @@ class Client:
         async with self.gate.together(kind):
             loop = asyncio.get_running_loop()
             start = loop.time()
-            attempt, overloaded, patient = 0, False, self.gate.is_patient
+            attempt, overloaded, patient = 0, False, _admitted.get() == _PATIENT
             while True:
                 found = await self._attempt(
                     send, read, start + self._timeout * PATIENCE - loop.time(), public
@@ -379,11 +374,7 @@ def _fault_of(found: httpcore2.Response, public: bool) -> Fault:
 
 
 def server_address(url: str) -> SplitResult:
-    """Return the parts of a server's address.
-
-    Raises:
-        BackendError: the address is invalid. The message does not quote it, since it may hold a password.
-    """
+    """Return the parts of a server's address. No error quotes it, since it may hold a password."""
     parts = _split(url, "base_url", "http://localhost:8000/v1")
     if "@" in parts.netloc:
         raise BackendError("base_url holds a user or password: pass a key as api_key instead")

@@ -65,11 +65,7 @@ class Dialect(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Request all public facts about the model.
-
-        Raises:
-            BackendError: the server cannot serve as a backend; the message says why and what to do.
-        """
+        """Request all public facts about the model; a `BackendError` says why the server is of no use."""
 
     def check_numbers(self) -> None:
         """Refuse sizes that are not positive integers."""
@@ -94,11 +90,7 @@ class Dialect(ABC):
         """Return the text of tokens."""
 
     async def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation in the model's template; see `LogprobBackend.chat_text`.
-
-        Raises:
-            BackendError: the server does not give the template.
-        """
+        """Return a conversation in the model's template, if the server gives it; see `LogprobBackend`."""
         del contents
         raise BackendError(
             f"{self.name} gives no chat template here: use chat=False, llama-server, LlamaCpp or HuggingFace"
@@ -116,11 +108,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
-        """Return one row per prompt, over the support or the vocabulary.
-
-        Raises:
-            Malformed: the answer has an undocumented form.
-        """
+        """Return one row per prompt, over the support or the vocabulary, or raise `Malformed`."""
 
     @abstractmethod
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
@@ -157,11 +145,7 @@ def spread(size: int, count: int = 100) -> list[int]:
 
 
 def field(answer: Any, *path: str | int) -> Any:
-    """Return the value at a path of keys and indices in a JSON answer.
-
-    Raises:
-        Malformed: the path does not exist.
-    """
+    """Return the value at a path of keys and indices in a JSON answer, or raise `Malformed`."""
     try:
         for key in path:
             answer = answer[key]
@@ -171,22 +155,14 @@ def field(answer: Any, *path: str | int) -> Any:
 
 
 def only(steps: Any) -> Any:
-    """Return the one entry of a list: the answer holds one predicted token.
-
-    Raises:
-        Malformed: it is no list of one entry.
-    """
+    """Return the one entry of a list, or raise `Malformed`: an answer holds one predicted token."""
     if not isinstance(steps, list) or len(steps) != 1:
         raise Malformed
     return steps[0]
 
 
 def token_ids(answer: Any) -> list[int]:
-    """Return the list of token ids in an answer's field "tokens".
-
-    Raises:
-        Malformed: there is no such list.
-    """
+    """Return the list of token ids in an answer's field "tokens", or raise `Malformed`."""
     tokens = field(answer, "tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         raise Malformed

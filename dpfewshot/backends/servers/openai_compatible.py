@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -176,14 +177,12 @@ class OpenAICompatible(LogprobBackend):
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
-        with self._publishing:
-            self._closed = True
-            self._disconnect()
+        self._closed = True
+        self._disconnect()
 
     def after_fork(self) -> None:
         """Begin without connections and with new locks: the old ones are a parent's threads'."""
         self._connecting = threading.Lock()
-        self._publishing = threading.Lock()
         if "_disconnect" in vars(self):
             self._parents = self._disconnect.detach()  # kept: their event loop cannot be closed here
         self._replicas: Replicas | None = None
@@ -207,30 +206,25 @@ class OpenAICompatible(LogprobBackend):
         """
         replicas = self._replicas_of_a_process()
         disconnect = weakref.finalize(self, replicas.close)
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(disconnect)
             replicas.open(SAMPLE_PREFIX)
-            varying = verify_all(replicas) if self._verify else []
-            with self._publishing:
-                self._publish(replicas, varying)
-                self._disconnect = disconnect
-        except BaseException:
-            disconnect()
-            raise
-
-    def _publish(self, replicas: Replicas, varying: Sequence[str]) -> None:
-        if self._closed:
-            raise BackendError(_CLOSED)
-        self._varying = varying
-        self.batch_invariant = self._verify and not varying
-        if self._must_be_invariant and varying:
-            raise BackendNotBatchInvariant(
-                f"the server at {', '.join(varying)} was batch-invariant before the fork and no longer is"
-            )
-        bos = replicas.first.dialect.bos
-        self._bos = [] if bos is None else [bos]
-        told = [str(part) for part in replicas.first.identity or () if part]
-        named = ", ".join(told) or self._model
-        self.model_identity = f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
+            self._varying = verify_all(replicas) if self._verify else []
+            self.batch_invariant = self._verify and not self._varying
+            if self._must_be_invariant and self._varying:
+                raise BackendNotBatchInvariant(
+                    f"the server at {', '.join(self._varying)} was batch-invariant before the fork and no "
+                    "longer is"
+                )
+            bos = replicas.first.dialect.bos
+            self._bos = [] if bos is None else [bos]
+            told = [str(part) for part in replicas.first.identity or () if part]
+            named = ", ".join(told) or self._model
+            self.model_identity = f"claimed:{named.rpartition('/')[2] if named.startswith('/') else named}"
+            self._disconnect = disconnect  # before the look: `close` marks first, and then disconnects
+            if self._closed:
+                raise BackendError(_CLOSED)
+            on_failure.pop_all()
         self._replicas = replicas  # last: threads that see it use the rest
 
     def _is_usable(self, prompt: Tokens) -> bool:

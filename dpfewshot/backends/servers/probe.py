@@ -43,8 +43,7 @@ APART = 0.2
 def verify(replicas: Replicas) -> list[str]:
     """Check the values of every replica, and return the hosts whose answers depend on neighbours.
 
-    Raises:
-        BackendError: a replica's log-probabilities are not the model's own, or differ from the first one's.
+    Log-probabilities that are not the model's own, or differ from the first replica's, are refused.
     """
     prompts = _prompts(replicas)
 
@@ -57,9 +56,7 @@ def verify(replicas: Replicas) -> list[str]:
     _check_alike(replicas, prompts[:COMPARED])
     for server, exact in zip(replicas.servers, invariant, strict=True):
         server.exact = exact
-    return [
-        server.client.host for server, exact in zip(replicas.servers, invariant, strict=True) if not exact
-    ]
+    return [server.client.host for server in replicas.servers if not server.exact]
 
 
 def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> bool:
@@ -153,11 +150,10 @@ def _check_answered(prompts: Sequence[Tokens], rows: Sequence[Logprobs], context
 
 def _check_alike(replicas: Replicas, prompts: Sequence[Tokens]) -> None:
     """Compare every replica with the first on public prompts."""
-    first, *others = replicas.servers
-    if not others:
+    if len(replicas.servers) == 1:
         return
-    expected = np.exp(replicas.run(first.rows(prompts, None)))
-    for server in others:
+    expected = np.exp(replicas.run(replicas.first.rows(prompts, None)))
+    for server in replicas.servers[1:]:
         found = np.exp(replicas.run(server.rows(prompts, None), server))
         if not (np.abs(found - expected).sum(axis=1) / 2 <= APART).all():
             raise replicas.different(server, "log-probabilities")

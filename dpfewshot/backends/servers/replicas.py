@@ -97,11 +97,7 @@ class Replicas:
         return ", ".join(server.client.host for server in self.servers)
 
     def open(self, canary: str) -> None:
-        """Connect to every replica, and use a public text as the canary.
-
-        Raises:
-            BackendError: a replica does not answer, cannot serve as a backend, or differs from the first.
-        """
+        """Connect to all, with a public text as the canary; refuse one that differs from the first."""
         for server in self.servers:  # one by one: replicas may share a machine
             with self.naming(server):
                 self.run(server.open(canary), server)
@@ -117,9 +113,6 @@ class Replicas:
         Every call ends with a public prompt to every replica: a dead replica fails the call whether or not
         one of the private prompts was there. Of several failures, the first in the order of addresses is
         raised, so the error depends on the replicas alone.
-
-        Raises:
-            BackendError: a replica is at fault, or its model changed.
         """
         return self.run(self._rows(prompts, support))
 
@@ -140,13 +133,11 @@ class Replicas:
         found = await asyncio.gather(*map(own_rows, self.servers, places), return_exceptions=True)
         if len(self.servers) > 1:  # once all rows are there
             found = await asyncio.gather(*map(checked, self.servers, found), return_exceptions=True)
-        answers = []
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
-            answers.append(each)
-        rows = np.empty((len(prompts), answers[0].shape[1]), dtype=np.float32)
-        for own, answer in zip(places, answers, strict=True):
+        width = self.first.dialect.vocabulary_size if support is None else len(support)
+        rows = np.empty((len(prompts), width), dtype=np.float32)
+        for own, answer in zip(places, found, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
             rows[own] = answer
         return rows
 

@@ -101,11 +101,7 @@ class Server:
     # ---- connecting --------------------------------------------------------------------------------------
 
     async def open(self, canary: str) -> None:
-        """Find the dialect, connect, and use a public text as the canary.
-
-        Raises:
-            BackendError: the server does not answer, or cannot serve as a backend.
-        """
+        """Find the dialect, connect, and use a public text as the canary."""
         kind = DIALECTS.get(self._dialect_name) or await self._detected()
         self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
@@ -139,8 +135,7 @@ class Server:
     async def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
         """Return float32 of shape (prompts, support or V). Requests hold a public number of whole prompts.
 
-        Raises:
-            BackendError: the server is at fault, or its model changed.
+        A `BackendError` means that the server is at fault, or that its model changed.
         """
         await self.look_at_canary(support, CANARY_SECONDS)
         size = self.dialect.prompts_per_request
@@ -167,11 +162,7 @@ class Server:
         ]
 
     async def _by_itself(self, prompt: Tokens, support: Tokens | None) -> Logprobs:
-        """Ask a prompt with no other request in flight anywhere, and return its row: NaN if it is at fault.
-
-        Raises:
-            BackendError: the server is at fault.
-        """
+        """Ask a prompt with no other request in flight anywhere. Its row is NaN if it is at fault."""
         async with self.client.gate.alone(everywhere=True):
             await self.look_at_canary(support)
             try:

@@ -116,10 +116,10 @@ class VLLM(Dialect):
 
     async def detokenize(self, tokens: Tokens) -> str:
         """Return the text of tokens. The texts of all single tokens are read once."""
-        if len(tokens) != 1:
-            return await self._text_of(tokens) if tokens else ""
-        texts = await self._all_texts()
-        return texts[tokens[0]] if tokens[0] < len(texts) else ""
+        if len(tokens) == 1:
+            await self._all_texts()
+        known = self.known_text(tokens)
+        return await self._text_of(tokens) if known is None else known
 
     def kind_of(self, support: Tokens | None) -> str:
         """Return whether ids are sent. Such a request would void the answers of others in its batch."""

@@ -73,11 +73,7 @@ class StreamModel(Protocol):
     def chat_tokens(self, text: str) -> list[int]: ...  # noqa: D102
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
-        """Return empty streams of at least this many tokens, for one of some lanes.
-
-        Raises:
-            BackendError: the memory is too short.
-        """
+        """Return empty streams of at least this many tokens, for one of some lanes."""
         ...
 
     def log_softmax(self, logits: Logits, columns: Columns) -> NDArray[np.floating]:
@@ -101,9 +97,6 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
         lanes: how many private prompts of one token are evaluated at the same time, each in a pool of its
             own. With one lane they share the pools of public prompts.
-
-    Raises:
-        BackendError: a setting is more than the model allows.
     """
 
     def __init__(
@@ -150,11 +143,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
             return self._model.tokenize(text)
 
     def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced.
-
-        Raises:
-            BackendError: a token id is not in 0 to V-1.
-        """
+        """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
         with self._guard():
             if not self._are_tokens(tokens):
                 raise BackendError(f"a token is not in 0 to {self.vocabulary_size - 1}")
@@ -430,20 +419,11 @@ class StreamBlock:
         return answers
 
     def append(self, token: int) -> None:
-        """Continue every prompt with a released token.
-
-        Raises:
-            BackendError: the block is closed, or the token id is invalid.
-        """
+        """Continue every prompt with a released token."""
         self.append_each([token] * self._rows)
 
     def append_each(self, tokens: Tokens) -> None:
-        """Continue each prompt with a token of its own, in the order of the suffixes.
-
-        Raises:
-            BackendError: the block is closed, a token id is invalid, or the number of tokens differs from
-                the number of prompts.
-        """
+        """Continue each prompt with a token of its own, in the order of the suffixes."""
         with self._guard():
             self._check()
             if len(tokens) != self._rows:
@@ -466,11 +446,7 @@ class StreamBlock:
 
 
 def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) -> None:
-    """Refuse settings that no model can honour, before one is loaded.
-
-    Raises:
-        BackendError: names the setting and its range.
-    """
+    """Refuse settings that no model can honour, before one is loaded."""
     if context_tokens < 1:
         raise BackendError(f"context_tokens={context_tokens}: at least 1")
     if kept_prompts < 0:
@@ -481,11 +457,7 @@ def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) ->
 
 
 def support_columns(support: Tokens | None, vocabulary_size: int) -> Columns:
-    """Return the columns of a support.
-
-    Raises:
-        BackendError: a token id is not in 0 to V-1.
-    """
+    """Return the columns of a support; refuse token ids that are not in 0 to V-1."""
     if support is None:
         return slice(None)
     columns = np.asarray(support, dtype=np.intp).reshape(-1)

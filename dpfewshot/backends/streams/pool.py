@@ -298,9 +298,6 @@ class StreamPools:
     Attributes:
         lanes: the pools whose spare groups evaluate prompts that have no place, at the same time.
         free: the places that no block holds.
-
-    Raises:
-        BackendError: the streams cannot be made.
     """
 
     def __init__(

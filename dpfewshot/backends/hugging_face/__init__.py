@@ -1,5 +1,0 @@
-"""Causal models of transformers, in this process."""
-
-from dpfewshot.backends.hugging_face.backend import HuggingFace
-
-__all__ = ["HuggingFace"]
