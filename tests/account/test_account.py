@@ -59,14 +59,6 @@ def test_what_is_printed_is_an_upper_bound_too(epsilon: float, delta: float) -> 
     assert delta <= float(delta_text(delta)) <= delta * 1.011
 
 
-def test_decimal_amounts_add_up() -> None:
-    tenth = Amount.of_cost(PrivacySpend(0.1, 0.0))
-    total = of(0)
-    for _ in range(10):
-        total = total.plus(tenth)
-    assert total == Amount.of_cost(PrivacySpend(1.0, 0.0))
-
-
 @pytest.mark.parametrize("cost", [(-1.0, 0.0), (0.0, -1e-9), (math.inf, 0.0), (0.0, math.nan)])
 def test_a_cost_cannot_give_budget_back(cost: tuple[float, float]) -> None:
     with pytest.raises(InvalidPlan):

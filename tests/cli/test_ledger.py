@@ -210,13 +210,6 @@ def test_a_sequential_account_takes_any_task(command: Command, path: Path) -> No
     assert (status, "parallel=False" in err) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["show", "history", "verify", "export"])
-def test_an_account_that_is_missing(command: Command, name: str) -> None:
-    status, _, err = command(name)
-    assert status == 2
-    assert "ledger create" in err
-
-
 def test_a_recorded_command_line_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ledger", "show", "postgresql://me:ter2secret@host/budget"]) == 2
     assert run(["ledger", "postgresql://me:ter2secret@host/budget"]) == 2

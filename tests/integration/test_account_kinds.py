@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.cli.application import run
 from tests.support import factory
 from tests.support.scripts import TASK, tickets
 
@@ -191,12 +190,6 @@ def test_rows_are_read_with_the_unit_that_the_synthesizer_names() -> None:
     assert [part.population for part in made.plan.strata] == [100, 100]
 
 
-def test_the_command_line_records_the_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    account = ["--ledger", f"sqlite:///{tmp_path}/budget.db", "--dataset", "tickets"]
-    assert run(["ledger", "create", *account, "--epsilon", "8", "--delta", "1e-5", "--unit", "customer"]) == 0
-    assert "each customer is one unit" in capsys.readouterr().out
-
-
 # ---- filtered beforehand ----------------------------------------------------------------------------
 
 
@@ -225,10 +218,3 @@ def test_with_a_population_nothing_is_looked_at() -> None:
 def test_what_is_no_account_is_refused(account: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match=r"open_account\(.* is no account"):
         synthesizer(account)
-
-
-def test_a_data_set_without_a_ledger_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A variable that was not set made a budget in memory of it, new in every run."""
-    command = ["generate", "--task", "trec", "--records", "none.jsonl", "--epsilon", "4"]
-    assert run([*command, "--dataset", "tickets"]) == 2
-    assert "--account needs --ledger" in capsys.readouterr().err

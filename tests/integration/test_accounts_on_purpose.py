@@ -189,7 +189,9 @@ def test_no_verb_of_the_ledger_but_create_makes_a_file(
     further = {"change-budget": ["--epsilon", "1", "--delta", "1e-5"]}
     arguments = ["--ledger", f"sqlite:///{path}", "--dataset", "tickets", *further.get(verb, [])]
     assert run(["ledger", verb, *arguments]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "does not exist" in told
+    assert "ledger create" in told
     assert not list(path.parent.iterdir())
 
 

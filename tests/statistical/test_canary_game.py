@@ -79,20 +79,6 @@ def test_less_noise_than_planned_is_caught(mechanism, settings):
     assert bound.value > bound.reference
 
 
-def test_subsets_sliced_by_position_are_caught(monkeypatch):
-    slice_by_position(monkeypatch)
-    finding = played(set_up(**GROUPED), plays=100)
-    assert finding.verdict == "failed"
-    assert "share of pairs in one prompt" in finding.statement
-
-
-def test_a_draw_that_is_used_again_is_caught(monkeypatch):
-    draw_once(monkeypatch)
-    finding = played(set_up(**SAMPLED), plays=100)
-    assert finding.verdict == "failed"
-    assert "share of draws that hold a unit" in finding.statement
-
-
 def test_a_set_up_of_customers_and_free_labels_passes():
     finding = played(set_up_of_customers(), plays=200)
     assert finding.verdict == "passed", finding.statement
@@ -107,6 +93,8 @@ def test_a_set_up_of_unequal_labels_passes(label):
 @pytest.mark.parametrize(
     ("wire_wrongly", "made", "settings", "says"),
     [
+        (slice_by_position, lambda: set_up(**GROUPED), {}, "share of pairs in one prompt"),
+        (draw_once, lambda: set_up(**SAMPLED), {}, "share of draws that hold a unit"),
         (draw_once_a_demonstration, lambda: set_up(**SAMPLED), {}, "repeat the one before"),
         (draw_all_at_the_largest_rate, set_up_of_unequal_labels, {"label": "delivery"}, "that hold a unit"),
         (count_records_as_units, set_up_of_customers, {}, "hold a unit twice"),

@@ -12,7 +12,6 @@ import pytest
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records import read_records
-from dpfewshot.values import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 # Stands in every value, key and header that a message could quote by mistake.
 PRIVATE = "Zebulon"
 GOOD = {"text": f"{PRIVATE} is ill", "label": f"{PRIVATE}-topic"}
-GOOD_RECORD = Record(GOOD["text"], GOOD["label"])
 
 
 def everything_said(error: BaseException) -> str:
