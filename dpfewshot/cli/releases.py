@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model
-from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, json_option, minutes_left, publish, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
     HOLDOUT,
@@ -311,10 +311,6 @@ def _inputs(
     }
 
 
-_WORTH_SAYING: Final = 0.1
-"""Minutes below which nobody needs to know how long it takes."""
-
-
 @contextmanager
 def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Give a function that prints the progress in a pipe; make Ctrl-C say that nothing was spent.
@@ -327,9 +323,7 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            minutes = (time.monotonic() - began) * (steps - step) / step / 60
-            left = f", about {minutes:.1f} minutes left" if minutes > _WORTH_SAYING else ""
-            tell(f"{doing}: {100 * step // steps} % done{left}")
+            tell(f"{doing}: {100 * step // steps} % done{minutes_left(began, step, steps)}")
 
     try:
         yield on_progress
