@@ -252,6 +252,8 @@ def test_an_interruption_says_how_to_go_on(
     assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command with --re" in told
     assert run(["ledger", "show", *ACCOUNT[:2], "--account", "tickets"]) == 0
     assert "generates: delivery; generate --resume continues" in capsys.readouterr().out
+    assert run(["report", *ACCOUNT[:2], "--account", "tickets"]) == 0
+    assert "warning: a run of the account is unfinished, or still runs" in capsys.readouterr().err
     assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
     refused = capsys.readouterr().err.splitlines()[-1]
     assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume continues it")
