@@ -120,13 +120,12 @@ def _release(
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
+    verb = "generating" if resume is None else "resuming"
     if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
         if resume == NEWEST and synthesizer.account is not None:
             _check_no_other_run(synthesizer.account)
         tell("this account has no such run with these settings: a new one begins, and is paid for")
         verb = "generating"
-    else:
-        verb = "generating" if resume is None else "resuming"
     tell(f"{verb} {counted(planned, 'demonstration')}")
     if not sys.stderr.isatty():
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
@@ -232,12 +231,9 @@ def _interrupted(there: str, account: Account | None, again: str, *, between: bo
         return (
             f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
         )
-    if between:
-        others = "the others, within what is reserved"
-    else:
-        others = (
-            "the others; the text that was being written has lost its draw, and may end early or be missing"
-        )
+    others = "the others, within what is reserved"
+    if not between:
+        others = "the others; the text that was being written lost its draw: it may end early or be missing"
     return (
         f"interrupted: {there}. The same command with {again} makes {others}; labels that have not begun "
         "reserve theirs then"

@@ -148,9 +148,7 @@ _NEIGHBOURS: Final = {
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     """The plan in plain words: what is written, what it costs, how long it takes, and how it will read.
 
-    Args:
-        plan: the plan.
-        unit: the column that names whom a record belongs to, if any.
+    `unit` is the column that names whom a record belongs to, if any.
     """
     from dpfewshot.planning.plan import reading
 
@@ -217,10 +215,7 @@ def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:
 def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> tuple[str, bool]:
     """What pays for a plan that is not reserved yet, what is left of it then, and whether it can pay.
 
-    Args:
-        named: the account's name, if there is one.
-        account: the account; None if there is none yet.
-        synthesizer: whose plan it is.
+    The account is None if there is none yet.
     """
     costs = synthesizer.set_up.account_costs()
     if not costs:

@@ -97,12 +97,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 _RENAMED: Final[Mapping[str, str]] = {"shots_per_label": "shots", "label": "label_column"}
 """Arguments whose option has another name. `label=` names a column wherever a message has it."""
 
-_AMOUNTS: Final = frozenset({"epsilon", "delta"})
-"""A message states amounts, and gives no advice, where it writes these."""
-
-_OF_THE_TASK: Final = frozenset({"chat"})
-"""Fields of the task's file, for which there is no option."""
-
 _ARGUMENT: Final = re.compile(
     r"(?<![\w'\"/.-])(?P<name>[a-z]+(?:_[a-z]+)*)"
     r"(?P<given>=(?P<value>'[^']*'|\"[^\"]*\"|[\w+-]+(?:\.\w+)*)?)?(?![\w'\"/(])"
@@ -127,12 +121,12 @@ def in_options(message: str, command: click.Command | None = None) -> str:
 
     def written(found: re.Match[str]) -> str:
         name, value = found["name"], (found["value"] or "").strip("'\"")
-        if name in _OF_THE_TASK and found["given"]:
+        if name == "chat" and found["given"]:  # a field of the task, which has no option
             return f"{name} = {value.lower()} in the task's file"
         option = options.get(_RENAMED.get(name, name))
         is_argument = found["given"] or "_" in name
-        if option is None or name in _AMOUNTS or not is_argument:
-            return found[0]
+        if option is None or name in {"epsilon", "delta"} or not is_argument:
+            return found[0]  # an amount is stated, and no advice
         if value in {"None", "False"}:
             return f"no {option}"
         if not option.startswith("-"):

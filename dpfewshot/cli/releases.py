@@ -54,6 +54,11 @@ _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
 
+_CANDIDATES: Final = click.option(
+    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
+)
+
+
 def _takes(output: str, *further: type | str) -> Decorator:
     """Give a command the settings of a release from labelled records, and further ones."""
 
@@ -72,9 +77,7 @@ def _takes(output: str, *further: type | str) -> Decorator:
 @click.command()
 @from_project_file(files="demonstrations", output="chosen")
 @_takes("A new .jsonl file for the chosen demonstrations.", Scoring)
-@click.option(
-    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
-)
+@_CANDIDATES
 def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
 
@@ -123,9 +126,7 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     "A new .jsonl file for the chosen demonstrations.",
     *("scored_units", "score", "balanced", "proxy_choice", Searching),
 )
-@click.option(
-    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
-)
+@_CANDIDATES
 def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """Search in rounds for the best of the demonstrations to show, at the cost of one choice.
 
