@@ -176,7 +176,7 @@ def one_label_each(noun: str) -> str:
     """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
     return (
         f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
-        f"alphabet), and its others are not read: so a label may have fewer {noun}s than have records of it"
+        f"alphabet), and its others write nothing: so a label may have fewer {noun}s than have records of it"
     )
 
 
