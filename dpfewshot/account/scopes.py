@@ -143,12 +143,12 @@ def check_partition(kept: str | None, scope: str | None) -> None:
     new = None if scope is None else partition_of(scope)
     if new is not None and kept not in (None, new):
         raise LedgerError(
-            f"the account's plans compose in parallel over the strata of {kept!r}, a task and a fingerprint "
-            f"of its label column, labels and holdout; {new!r} divides the data set in another way, so that "
-            "their costs would add. If only the holdouts differ, give both the same: holdout on the "
-            "command line, where the default is 0.2; Settings(holdout=) in Python, where it is 0. Else give "
-            "it an account of its own with a share of the budget, or keep both in one where every plan "
-            "counts for the whole data set (dpfewshot ledger create --sequential)"
+            "this plan divides the data set in another way than the plans of its account, so that their "
+            "costs would add: it has another task, label column, labels or holdout. If only the holdouts "
+            "differ, give both the same: holdout on the command line, where the default is 0.2; "
+            "Settings(holdout=) in Python, where it is 0. Else give it an account of its own with a share "
+            "of the budget, or keep both in one where every plan counts for the whole data set "
+            f"(dpfewshot ledger create --sequential). The account has {kept}, this plan {new}"
         )
 
 

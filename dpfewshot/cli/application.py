@@ -99,6 +99,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         message = re.sub(r"://\S*@", "://...@", error.format_message())  # hides a ledger's password
         if isinstance(error, click.MissingParameter) and error.ctx and "config" in error.ctx.params:
             message += " `dpfewshot init FILE` writes a project file, which gives all."
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--set":
+            message = (
+                "this command has no --set: it reads no project file. In the file that `init` writes, change "
+                "a line, or --set it for one call of another command"
+            )
         return _fail(message, BAD_INPUT)
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)

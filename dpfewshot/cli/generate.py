@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.scopes import scope_text
+from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, Workers, workers_of
 from dpfewshot.cli.plan import account_line, describe
-from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
+from dpfewshot.cli.printing import json_option, minutes_left, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
@@ -74,7 +75,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
     project.account.check_counts(str(output), there=there)
     with (
-        _naming_resume() if resume is None and ledger is not None else nullcontext(),
+        _naming_resume(project.account) if resume is None and ledger is not None else nullcontext(),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
         project.synthesizer(resuming=resume is not None) as synthesizer,
@@ -101,27 +102,34 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _naming_resume() -> Iterator[None]:
-    """Make a refusal for lack of budget name --resume: what an interrupted run lacks is paid for."""
+def _naming_resume(named: AccountName) -> Iterator[None]:
+    """Make a refusal for lack of budget name --resume first if a run is unfinished: that is paid for."""
     try:
         yield
     except BudgetExceeded as refusal:
-        raise refusal.saying(f"{refusal}. If a run was interrupted, --resume ends it at no cost") from None
+        account = named.opened()
+        if account is None or not unfinished_runs(account):  # it may have stopped between two labels
+            told = f"{refusal}. If a run was interrupted, --resume ends it at no cost"
+            raise refusal.saying(told) from None
+        resume = "a run is unfinished, or still runs: generate --resume continues it at no further cost"
+        raise refusal.saying(f"{resume}. Another run is refused: {refusal}") from None
 
 
 def _release(
     synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: str | None
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
-    tell, planned = stages(), counted(synthesizer.plan.demonstrations, "demonstration")
+    tell, planned = stages(), synthesizer.plan.demonstrations
+    verb = "generating" if resume is None else "resuming"
     if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
         if resume == NEWEST and synthesizer.account is not None:
             _check_no_other_run(synthesizer.account)
         tell("this account has no such run with these settings: a new one begins, and is paid for")
-        tell(f"generating {planned}")
-    else:
-        tell(f"{'generating' if resume is None else 'resuming'} {planned}")
-    released, between = 0, False
+        verb = "generating"
+    tell(f"{verb} {counted(planned, 'demonstration')}")
+    if not sys.stderr.isatty():
+        tell("a line follows when a text is done, the first one after a minute or more with a real model")
+    released, between, began = 0, False, time.monotonic()
 
     # workers have several texts in progress
     with _interrupted_after_a_text("" if work else _STOPPING) as interrupted:
@@ -131,8 +139,9 @@ def _release(
             released += 1
             lines.write(one, again=resume is not None)
             if not sys.stderr.isatty():  # which has a bar
-                tell(f"generated {released} of {synthesizer.plan.demonstrations}: {on_one_line(one.label)}")
-            if interrupted() and released < synthesizer.plan.demonstrations:
+                left = minutes_left(began, released, planned)
+                tell(f"generated {released} of {planned}: {on_one_line(one.label)}{left}")
+            if interrupted() and released < planned:
                 between = True
                 raise KeyboardInterrupt
 
@@ -143,7 +152,7 @@ def _release(
                 **work,
             )
         except KeyboardInterrupt:
-            there = lines.holding(released, synthesizer.plan.demonstrations)
+            there = lines.holding(released, planned)
             again = f"--resume {resume}" if resume not in (None, NEWEST) else "--resume"
             told = _interrupted(there, synthesizer.account, again, between=between)
             raise click.Abort(told) from None
@@ -196,16 +205,10 @@ def _check_no_other_run(account: Account) -> None:
     Raises:
         LedgerError: says with which settings.
     """
-    begun: dict[object, dict[str, Any]] = {}
-    history: list[dict[str, Any]] = account.history()
-    for row in history:
-        if row["act"] == RESERVE and "tokens_per_step" in row["details"]:  # else it writes no text
-            begun[row["entry"]] = row
-        elif row["act"] in (SETTLE, CANCEL):
-            begun.pop(row["entry"], None)
+    begun = unfinished_runs(account)
     if not begun:
         return
-    last = list(begun.values())[-1]
+    last = begun[-1]
     details = last["details"]
     settings = (
         "the whole data set" if last["scope"] is None else on_one_line(scope_text(last["scope"])),
@@ -228,12 +231,9 @@ def _interrupted(there: str, account: Account | None, again: str, *, between: bo
         return (
             f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
         )
-    if between:
-        others = "the others, within what is reserved"
-    else:
-        others = (
-            "the others; the text that was being written has lost its draw, and may end early or be missing"
-        )
+    others = "the others, within what is reserved"
+    if not between:
+        others = "the others; the text that was being written lost its draw: it may end early or be missing"
     return (
         f"interrupted: {there}. The same command with {again} makes {others}; labels that have not begun "
         "reserve theirs then"

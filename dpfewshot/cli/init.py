@@ -110,24 +110,29 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
     from dpfewshot.audit.leak import copies
+    from dpfewshot.cli.plan import one_label_each
     from dpfewshot.planning.plan import believed
     from dpfewshot.records import read_records
 
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: give --yes, and options for what is asked")
+        raise click.UsageError(
+            "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
+        )
     _check_model(given["model"])
     _name_columns(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
     records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
     labels = _labels(file, given, records, confirmed=not yes)
-    _warn_of_columns(given, records)
     public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
     question = f"{public}\nMay everybody know these names? No text is meant"
     if not yes and not click.confirm(question, default=None, err=True):
         raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
-    question = "What is a text? A noun phrase, such as: a message that a customer sends to support"
+    _warn_of_columns(given, records)
+    noun = unit_noun(unit)
+    sent = f"a message that a {'customer' if unit is None else noun} sends"
+    question = f"What is a text? A noun phrase, such as: {sent}"
     _answer(given, "texts_are", question, None, yes=yes)
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
@@ -141,18 +146,16 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if given["texts_are"] is None:
         warn(
             "without --texts-are the model guesses what a text is, and may miss the words of yours: "
-            'say "a message that a customer sends to support"'
+            f'say "{sent}"'
         )
     with write_errors(FILE_NAME):
         write_whole(FILE_NAME, content)
     if as_json:
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
-    noun = unit_noun(unit)
     whose = f"all records with one {unit} are one unit" if unit else "each record is a unit of its own"
-    once = f"each {noun} counts once, for the label of most of its records; a fifth of the {noun}s"
-    kept = once if unit else "a fifth of the records"
-    written = f"{counted(project.settings.shots, 'text')} of at most {project.settings.max_tokens} tokens"
+    words = f"at most about {project.settings.max_tokens * 3 // 4} words"
+    written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
     sure = percent_text(believed(0.5, given["epsilon"]))
     odds = f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure"
     is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
@@ -160,13 +163,12 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         public,
-        f"instruction: {project.task.instruction}",
-        f"epsilon {given['epsilon']:g} for all texts together: {odds}, delta aside",
-        "delta: the smaller of 1e-5 and 1/(100 n) for n units",
-        f"{written} of each label (keys shots, max_tokens): generate spends all of epsilon",
+        *([one_label_each(noun)] if unit else []),
+        f"the model is told: {project.task.instruction}",
+        f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
+        f"{written}: generate spends all of epsilon, so change their number and length before it",
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
-        f"account: {project.account.account} in budget.db, which the first generate creates",
-        f"{kept} is kept for `choose` and writes nothing (key holdout)",
+        f"a fifth of the {noun}s writes nothing: it is kept for `choose`",
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
@@ -244,11 +246,32 @@ def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
             f"no two records have the same {given['unit']}, so it protects one record: if a person has "
             "several, name the column of the person with --unit"
         )
+    _warn_of_several_labels(records, unit_noun(given["unit"]))
     if 2 * sum(map(_reads_like_a_text, records)) < len(records):
         warn(
             f"most values of {given['text']} are not texts: single words, numbers or dates. If the texts are "
             "in another column, name it with --text"
         )
+
+
+def _warn_of_several_labels(records: Records, noun: str) -> None:
+    """Warn that units with several labels count for one alone; how many do, on the operator's terminal."""
+    from dpfewshot.records.units import units_by_label
+
+    having = Counter(label for _, label in {(one.unit, one.label) for one in records if one.unit is not None})
+    if having.total() == len({one.unit for one in records if one.unit is not None}):
+        return
+    counting = {label: len(units) for label, units in units_by_label(records).items()}
+    counts = "; ".join(
+        f"{on_one_line(label)}: {counting.get(label, 0)} of {number}"
+        for label, number in sorted(having.items())
+        if counting.get(label, 0) < number
+    )
+    shown = f". Of those who have records of a label, so many count for it: {counts}"
+    warn(
+        f"some {noun}s have records of several labels, and each counts for one alone, that of most of them"
+        + (shown if sys.stderr.isatty() else "")
+    )
 
 
 def _reads_like_a_text(record: Record) -> bool:
@@ -271,8 +294,9 @@ def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed:
         raise InvalidRecords(f"{file}: the label and the text or the unit have one column: name another")
     if not repeat(labels, len(records)):
         raise InvalidRecords(
-            f"{file}: the column of the label has more than {FEW} values, or they hardly repeat. They "
-            "may tell of records: name a column of few labels with --label-column"
+            f"{file}: the column of the label has "
+            + (f"more than {FEW} values" if len(labels) > FEW else "values that hardly repeat")
+            + ". They may tell of records: name a column of few labels with --label-column"
         )
     if not confirmed and min(found.values(), default=0) < _COMMON:
         raise InvalidRecords(

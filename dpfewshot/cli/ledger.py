@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, json_option, warn
 from dpfewshot.cli.project import Project, takes
@@ -21,6 +22,8 @@ from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
     from dpfewshot.audit.certified import CheckedDemonstrations
+
+_LARGEST: Final = " (of those with other records the largest counts, not the sum)"
 
 LIMITS: Final = (
     "This does not show that these are all demonstrations that the entries released, nor that a server's "
@@ -255,6 +258,25 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
     click.echo("\n".join(f"  {line}" for line in aligned([columns, *rows])))
     if account.parallel and len(strata) > 1 and None not in [one["scope"] for one in strata]:
         click.echo("  each stratum has other records: the account counts the largest of them, not the sum")
+    unfinished = sorted({_stratum(row) for row in unfinished_runs(account)})
+    if unfinished:
+        click.echo(f"  unfinished, or still running: {'; '.join(unfinished)}; generate --resume continues")
+
+
+def unfinished_runs(account: Account) -> list[dict[str, Any]]:
+    """The events that reserved runs of demonstrations which have not ended, oldest first."""
+    begun: dict[object, dict[str, Any]] = {}
+    history: list[dict[str, Any]] = account.history()
+    for row in history:
+        if row["act"] == RESERVE and "tokens_per_step" in row["details"]:  # else it writes no text
+            begun[row["entry"]] = row
+        elif row["act"] in (SETTLE, CANCEL):
+            begun.pop(row["entry"], None)
+    return list(begun.values())
+
+
+def _stratum(row: Mapping[str, Any]) -> str:
+    return on_one_line(scope_text(row["scope"]))
 
 
 def _holds_for(account: Account) -> str:
@@ -326,7 +348,11 @@ def _verdict(
     labels: Mapping[str | None, set[str]],
     holds_for: Mapping[str, str],
 ) -> Iterator[str]:
-    """The result in lines, the verdict last; `labels` by reservation, and what each account holds for."""
+    """The result in lines, the verdict first; `labels` by reservation, and what each account holds for."""
+    yield (
+        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
+        f"{counted(checked.demonstrations, 'demonstration')}"
+    )
     shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in checked.entries:
         lines = counted(entry.demonstrations, "demonstration")
@@ -347,10 +373,12 @@ def _verdict(
         yield from (f"    {on_one_line(problem)}" for problem in entry.problems)
     for account in checked.accounts:
         spent = account.together
+        costs = [one.cost for one in checked.entries if one.dataset == account.dataset and one.cost]
+        largest = spent.epsilon < sum(one.epsilon for one in costs)
         yield (
             f"  account {on_one_line(account.dataset)}: {holds_for[account.dataset]}; these entries together "
-            f"cost epsilon={amount_text(spent.epsilon)} delta={amount_text(spent.delta)}, "
-            f"chain tip {account.chain_tip}"
+            f"cost epsilon={amount_text(spent.epsilon)} delta={amount_text(spent.delta)}"
+            f"{_LARGEST if largest else ''}, chain tip {account.chain_tip}"
         )
         yield from (f"    {on_one_line(problem)}" for problem in account.problems)
     if checked.without_certificate:
@@ -358,7 +386,3 @@ def _verdict(
     if checked.without_ledger:
         yield f"  {checked.without_ledger} generated without a ledger: nobody counted what they cost"
     yield LIMITS
-    yield (
-        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
-        f"{counted(checked.demonstrations, 'demonstration')}"
-    )

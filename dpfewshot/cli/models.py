@@ -102,7 +102,6 @@ def open_backend(
     """Return the backend that the options describe.
 
     Args:
-        model: the options.
         prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
             None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
         tell: is told the stage once the options are checked (`printing.stages`).

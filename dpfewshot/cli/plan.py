@@ -73,6 +73,7 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
         return
     if details:
         click.echo(in_detail(measured, project.data.unit))
+        click.echo(f"      account: {on_one_line(project.account.account or 'none')}")
     else:
         account, pays = _account(project, synthesizer)
         needed = enough(synthesizer.set_up.mechanism, measured)
@@ -147,23 +148,19 @@ _NEIGHBOURS: Final = {
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     """The plan in plain words: what is written, what it costs, how long it takes, and how it will read.
 
-    Args:
-        plan: the plan.
-        unit: the column that names whom a record belongs to, if any.
+    `unit` is the column that names whom a record belongs to, if any.
     """
     from dpfewshot.planning.plan import reading
 
-    noun, tokens = unit_noun(unit), plan.settings.max_tokens
+    noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
-    lines = [
-        f"{texts} of at most {tokens} tokens, about {max(1, tokens * 3 // 4)} words: {_sources(plan, noun)}"
-    ]
+    lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
     if unit is not None:
-        lines.append(f"however many records a {noun} has, it counts once, for the label of most of them")
+        lines.append(one_label_each(noun))
     if share := plan.settings.holdout:
         lines.append(
             f"of these {noun}s {100 * share:g} % write nothing: they are kept for `choose`, which then costs "
-            "nothing further (--set holdout=0 uses all)"
+            "nothing further"
         )
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
@@ -175,16 +172,22 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     )
 
 
+def one_label_each(noun: str) -> str:
+    """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
+    return (
+        f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
+        f"alphabet), and its others write nothing: so a label may have fewer {noun}s than have records of it"
+    )
+
+
 def _sources(plan: GenerationPlan, noun: str) -> str:
-    """For which labels, and from how many units of each."""
+    """For which labels, and how many units each has; some of them may be kept."""
     strata, shots = plan.strata, plan.settings.shots_per_label
     each = "" if shots == 1 else f"{shots} "
     if len(strata) == 1 or len(strata) <= _LISTED:
-        return "; ".join(
-            f"{each}{', '.join(one.labels)} from {counted(one.population, noun)}" for one in strata
-        )
+        return "; ".join(f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
     sizes = [one.population for one in strata]
-    return f"{shots} for each of {len(strata)} labels, from {min(sizes)} to {max(sizes)} {noun}s each"
+    return f"{shots} for each of {len(strata)} labels, which have {min(sizes)} to {max(sizes)} {noun}s each"
 
 
 def _cost(plan: GenerationPlan, noun: str) -> str:
@@ -192,11 +195,11 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
 
     if plan.epsilon is None or plan.delta is None:
         return "no guarantee: the texts may tell of single records, so keep them where the records are"
-    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun) + f" ({plan.relation})"
+    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun)
     return (
-        f"epsilon {epsilon_text(plan.epsilon)}, delta {delta_text(plan.delta)} for {change}: who reads all "
-        f"texts and was 50 % sure that a given {noun} is in the data becomes at most "
-        f"{percent_text(believed(0.5, plan.epsilon))} sure, delta aside"
+        f"epsilon {epsilon_text(plan.epsilon)} for {change}: who reads all texts and was 50 % sure that a "
+        f"given {noun} is in the data becomes at most {percent_text(believed(0.5, plan.epsilon))} sure, "
+        f"but for a chance of {delta_text(plan.delta)}"
     )
 
 
@@ -212,10 +215,7 @@ def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:
 def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> tuple[str, bool]:
     """What pays for a plan that is not reserved yet, what is left of it then, and whether it can pay.
 
-    Args:
-        named: the account's name, if there is one.
-        account: the account; None if there is none yet.
-        synthesizer: whose plan it is.
+    The account is None if there is none yet.
     """
     costs = synthesizer.set_up.account_costs()
     if not costs:
@@ -224,9 +224,10 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
     name = on_one_line(str(named.account))
     if account is None:
-        created = f"account: {name}, which generate creates with this as its budget"
-        others = "what other accounts spend on these records comes on top"
-        return f"{created}: nothing is left then for further texts of these labels, and {others}", True
+        return (
+            "generate spends all of it: nothing is left then for further texts of these labels, and what is "
+            "spent elsewhere on these records comes on top"
+        ), True
     budget = account.budget
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:
@@ -253,7 +254,7 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     if ways:
         yield f"      enough, each alone: {'; '.join(ways)}"
     further = ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
-    further += ["--set holdout=0, which leaves no records to `choose` on"] * (settings.holdout > 0)
+    further += ["--set holdout=0, which uses all and leaves none to `choose` on"] * (settings.holdout > 0)
     yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
@@ -277,7 +278,11 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     generate = "dpfewshot generate" + f", {same}" * bool(same) + " and --output demos.jsonl" * (not in_file)
     if needed is not None:
         readable = _readable_labels(plan)
-        other = readable or (f" --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "")
+        other = readable or (
+            f" --epsilon {_upwards(needed.epsilon)}"
+            if needed.epsilon
+            else f" --max-tokens {max(1, plan.settings.max_tokens // 2)}"
+        )
         told = f"next: dpfewshot plan{other}" + f", else {same}" * bool(same) + ", or another of these"
         return told + ("" if readable else "; generate would spend the budget on texts that read so")
     if epsilon_warnings(plan):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FAILED: Final = 1
 """The exit status of a failed audit or verification."""
+
+_WORTH_SAYING: Final = 0.1
+"""Minutes below which nobody needs to know how long it takes."""
 
 _QUIET: Final = "dpfewshot.quiet"
 
@@ -38,8 +42,8 @@ quiet_option: Decorator = click.option(
 def stages() -> Callable[[str], None]:
     """Return what prints the stages of the running command, on any thread; nothing with --quiet.
 
-    A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and no
-    duration.
+    A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and of
+    durations `minutes_left`, since standard error is the operator's.
     """
     context = click.get_current_context(silent=True)
     quiet = context is None or context.meta.get(_QUIET, False)
@@ -49,6 +53,12 @@ def stages() -> Callable[[str], None]:
             click.echo(stage, err=True)
 
     return tell
+
+
+def minutes_left(began: float, step: int, steps: int) -> str:
+    """How long is left, for the operator alone, at the pace since `began`; "" if nobody needs to know."""
+    minutes = (time.monotonic() - began) * (steps - step) / step / 60
+    return f", about {minutes:.1f} minutes left" if minutes > _WORTH_SAYING else ""
 
 
 def warn(message: str) -> None:
@@ -87,12 +97,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 _RENAMED: Final[Mapping[str, str]] = {"shots_per_label": "shots", "label": "label_column"}
 """Arguments whose option has another name. `label=` names a column wherever a message has it."""
 
-_AMOUNTS: Final = frozenset({"epsilon", "delta"})
-"""A message states amounts, and gives no advice, where it writes these."""
-
-_OF_THE_TASK: Final = frozenset({"chat"})
-"""Fields of the task's file, for which there is no option."""
-
 _ARGUMENT: Final = re.compile(
     r"(?<![\w'\"/.-])(?P<name>[a-z]+(?:_[a-z]+)*)"
     r"(?P<given>=(?P<value>'[^']*'|\"[^\"]*\"|[\w+-]+(?:\.\w+)*)?)?(?![\w'\"/(])"
@@ -117,12 +121,12 @@ def in_options(message: str, command: click.Command | None = None) -> str:
 
     def written(found: re.Match[str]) -> str:
         name, value = found["name"], (found["value"] or "").strip("'\"")
-        if name in _OF_THE_TASK and found["given"]:
+        if name == "chat" and found["given"]:  # a field of the task, which has no option
             return f"{name} = {value.lower()} in the task's file"
         option = options.get(_RENAMED.get(name, name))
         is_argument = found["given"] or "_" in name
-        if option is None or name in _AMOUNTS or not is_argument:
-            return found[0]
+        if option is None or name in {"epsilon", "delta"} or not is_argument:
+            return found[0]  # an amount is stated, and no advice
         if value in {"None", "False"}:
             return f"no {option}"
         if not option.startswith("-"):

@@ -395,12 +395,7 @@ class Project:
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
     def open_model(self, *, prompts: int | None, context_tokens: int = CONTEXT_TOKENS) -> LogprobBackend:
-        """Open the language model.
-
-        Args:
-            prompts: as in `open_backend`.
-            context_tokens: the default of `context_tokens` with llama.cpp.
-        """
+        """Open the language model; `context_tokens` is the default of this setting with llama.cpp."""
         model = self.model
         if model.backend == LLAMA_CPP and model.context_tokens is None:
             model = replace(model, context_tokens=context_tokens)
@@ -520,7 +515,6 @@ def check_budget(
     count far less, so that only an account with nothing left refuses.
 
     Args:
-        account: that pays.
         scopes: that are charged, each as a whole.
         cost: of each, at most.
         by_stratum: whether a refusal lists what is left of each stratum.

@@ -75,7 +75,6 @@ class ProjectFile:
     """What a project file describes. `load` returns it.
 
     Attributes:
-        path: of the file.
         words: the options by name, as on the command line; the task as a `Task`.
         output: the files of [output], by key.
         project: what commands are called with.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model
-from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, json_option, minutes_left, publish, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
     HOLDOUT,
@@ -54,6 +54,11 @@ _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
 
+_CANDIDATES: Final = click.option(
+    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
+)
+
+
 def _takes(output: str, *further: type | str) -> Decorator:
     """Give a command the settings of a release from labelled records, and further ones."""
 
@@ -72,9 +77,7 @@ def _takes(output: str, *further: type | str) -> Decorator:
 @click.command()
 @from_project_file(files="demonstrations", output="chosen")
 @_takes("A new .jsonl file for the chosen demonstrations.", Scoring)
-@click.option(
-    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
-)
+@_CANDIDATES
 def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
 
@@ -123,9 +126,7 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     "A new .jsonl file for the chosen demonstrations.",
     *("scored_units", "score", "balanced", "proxy_choice", Searching),
 )
-@click.option(
-    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
-)
+@_CANDIDATES
 def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """Search in rounds for the best of the demonstrations to show, at the cost of one choice.
 
@@ -311,10 +312,6 @@ def _inputs(
     }
 
 
-_WORTH_SAYING: Final = 0.1
-"""Minutes below which nobody needs to know how long it takes."""
-
-
 @contextmanager
 def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Give a function that prints the progress in a pipe; make Ctrl-C say that nothing was spent.
@@ -327,9 +324,7 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            minutes = (time.monotonic() - began) * (steps - step) / step / 60
-            left = f", about {minutes:.1f} minutes left" if minutes > _WORTH_SAYING else ""
-            tell(f"{doing}: {100 * step // steps} % done{left}")
+            tell(f"{doing}: {100 * step // steps} % done{minutes_left(began, step, steps)}")
 
     try:
         yield on_progress

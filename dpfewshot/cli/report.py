@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpfewshot.cli.printing import json_option
+from dpfewshot.cli.ledger import unfinished_runs
+from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Page, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -79,6 +80,8 @@ def report(
     contents = reports.select(sources, confidential=confidential)
     with write_errors(output):
         write_whole(output, reports.page(contents, title=project.report.title, made=datetime.now(UTC).date()))
+    if opened is not None and unfinished_runs(opened):
+        warn("a run of the account is unfinished, or still runs: generate --resume continues it")
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
-from dpfewshot.backends.text import first_tokens
+from dpfewshot.backends.text import Detokenizer, first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.runtime.redaction import is_failure, may_pass
@@ -39,15 +39,11 @@ Body = list[int] | None
 """A record's tokens after its opener; None if it cannot be tokenised and enters no prompt."""
 
 
-class Tokenizer(Protocol):
+class Tokenizer(Detokenizer, Protocol):
     """The part of a backend that writing a prompt needs."""
 
     def tokenize(self, text: str) -> list[int]:
         """Return token ids. Special tokens in the text are never parsed as special."""
-        ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of `tokens`."""
         ...
 
 

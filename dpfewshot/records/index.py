@@ -25,7 +25,7 @@ import numpy as np
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records.checks import TextColumns, columns_for, records_of
 from dpfewshot.records.reading import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
-from dpfewshot.records.units import Integers, first_equal, first_rows
+from dpfewshot.records.units import READ_AT_ONCE, Integers, first_equal, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
@@ -36,9 +36,6 @@ _BATCH: Final = 2**14
 
 _CHARACTERS: Final = 2**24
 """A batch ends when its texts have so many, so that writing it takes little memory."""
-
-_BLOCK: Final = 1024
-"""Records that are read at once where all are read in turn."""
 
 _DIGEST: Final = 16
 """The bytes that stand for the name of a label or a unit."""
@@ -64,9 +61,7 @@ def index_records(
 
     Args:
         path: what `read_records` takes. It must not change while the records are in use.
-        text: as in `read_records`.
-        label: as in `read_records`.
-        unit: as in `read_records`.
+        text, label, unit: as in `read_records`.
         index: a file that keeps the index: read if it exists, whatever its mode, else written with mode 0600.
             It is bound to the SHA-256 of the records' file, and as private: it holds the records. None: a
             file without a name, in the folder of the records, for as long as they are in use.
@@ -167,8 +162,8 @@ class IndexedRecords(StoredRecords):
         self._opened().check()
 
     def _in_turn(self, rows: Sequence[int]) -> Iterator[Record]:
-        for start in range(0, len(rows), _BLOCK):
-            yield from self._whole(rows[start : start + _BLOCK])
+        for start in range(0, len(rows), READ_AT_ONCE):
+            yield from self._whole(rows[start : start + READ_AT_ONCE])
 
     @redacts_errors(InvalidRecords, "reading")
     def _whole(self, rows: Sequence[int]) -> list[Record]:

@@ -16,7 +16,7 @@ Unit = tuple[Record | None, ...]
 
 Integers: TypeAlias = NDArray[np.integer]
 
-_BLOCK = 1024
+READ_AT_ONCE = 1024
 """Records that are read at once where all are read in turn."""
 
 
@@ -38,7 +38,8 @@ class UnitSequence(Sequence[Unit]):
         self._records = records
         self._rows = rows
         self._starts: Integers | None = None if starts is None else starts.astype(rows.dtype)
-        self._sizes: Integers = _ones(len(rows)) if self._starts is None else np.diff(self._starts)
+        ones = np.broadcast_to(np.int8(1), len(rows))  # in no memory
+        self._sizes: Integers = ones if self._starts is None else np.diff(self._starts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy holds these units' records alone. Records that stay in their file go as their index."""
@@ -76,8 +77,8 @@ class UnitSequence(Sequence[Unit]):
     def firsts(self) -> Iterator[Record | None]:
         """The first record of each unit, in turn."""
         rows = self._rows if self._starts is None else self._rows[self._starts[:-1]]
-        for start in range(0, len(rows), _BLOCK):
-            yield from self._read(rows[start : start + _BLOCK].tolist())
+        for start in range(0, len(rows), READ_AT_ONCE):
+            yield from self._read(rows[start : start + READ_AT_ONCE].tolist())
 
     def records(self) -> list[Record | None]:
         """All records, unit by unit; refused as by `check`."""
@@ -237,11 +238,6 @@ def _first_rows(values: Iterable[str | None]) -> Integers:
     seen: dict[str, int] = {}
     found = (row if value is None else seen.setdefault(value, row) for row, value in enumerate(values))
     return np.fromiter(found, dtype=np.int64)
-
-
-def _ones(count: int) -> Integers:
-    """As many ones as there are units, in no memory."""
-    return np.broadcast_to(np.int8(1), count)
 
 
 def positions(count: int) -> Integers:

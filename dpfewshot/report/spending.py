@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from dpfewshot.account.amounts import NOTHING, Amount
-from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
+from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, SETTLED, plan_facts
 from dpfewshot.account.rule import EMPTY, Rule, Tally
 from dpfewshot.account.verification import Snapshot, check
 from dpfewshot.certificates import Provenance, line_hash
@@ -116,6 +116,12 @@ class Spending:
     def budgets(self) -> list[PrivacySpend]:
         """All budgets, in order."""
         return [budget for budget, _ in groupby(moment.budget for moment in self.moments)]
+
+    @property
+    def unfinished(self) -> int:
+        """How many plans are reserved and not done. For the operator alone: an error may have ended one."""
+        open_plans = [one for one in self.plans if one.state not in {SETTLED, CANCELLED}]
+        return sum("tokens_per_step" in one.details for one in open_plans)  # else it writes no text
 
     @property
     def given_back(self) -> int:

@@ -138,7 +138,7 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     assert "noise on mean" in command(*plan, "--details")[1]
     shown = command(*plan)[1]
     assert "time: at most about " in shown
-    assert re.search(r"cost: epsilon [\d.]+, delta 0.001 for one record more or less \(zero-out\): ", shown)
+    assert re.search(r"cost: epsilon [\d.]+ for one record more or less: .* but for a chance of 0.001", shown)
     assert "account: none, so nothing adds up" in shown
     assert shown.endswith("next: dpfewshot generate, with the same options and --output demos.jsonl\n")
     assert not re.search("sigma|stratum|steps|unit|noise on", shown)
@@ -249,10 +249,15 @@ def test_an_interruption_says_how_to_go_on(
     assert not output.exists()
     assert generate(monkeypatch, resumable, answers=6) == 130
     told = capsys.readouterr().err
-    assert "resuming 2 demonstrations" in told
+    assert "resuming 2 demonstrations\na line follows when a text is done" in told
     assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command with --re" in told
+    assert run(["ledger", "show", *ACCOUNT[:2], "--account", "tickets"]) == 0
+    assert "generates: delivery; generate --resume continues" in capsys.readouterr().out
+    assert run(["report", *ACCOUNT[:2], "--account", "tickets"]) == 0
+    assert "warning: a run of the account is unfinished, or still runs" in capsys.readouterr().err
     assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
-    assert "it does not fit" not in capsys.readouterr().out
+    refused = capsys.readouterr().err.splitlines()[-1]
+    assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume continues it")
     assert generate(monkeypatch, resumable) == 0
     assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
     assert generate(monkeypatch, resumable) == 0

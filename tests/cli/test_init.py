@@ -81,10 +81,9 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert "text: body, label: topic, all records with one customer_id are one unit" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot plan\n")
-    assert (
-        "each customer counts once, for the label of most of its records; a fifth of the customers is kept"
-        in out
-    )
+    assert "each customer counts once, for the label of most of its records (of equals, the first" in out
+    assert "a fifth of the customers writes nothing: it is kept for `choose`\n" in out
+    assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
@@ -111,8 +110,9 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
 
 def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) -> None:
     _, out, err = command("init", "tickets.csv", "--yes")
-    assert "instruction: Given its 'Topic', write its 'Body'.\n" in out
+    assert "the model is told: Given its 'Topic', write its 'Body'.\n" in out
     assert err.startswith("warning: without --texts-are the model guesses")
+    assert err.endswith('say "a message that a customer sends"\n')
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,38 @@ def test_columns_that_do_not_look_like_it_are_warned_of(
     assert err.startswith(f"warning: {says}")
 
 
+def test_units_with_several_labels_are_counted_on_a_terminal_alone(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has records of several labels counts for one: a label of 30 patients may have none of its own."""
+    rows = [f"My knee hurts on day {n}.,surgery,p{n % 30}\n" for n in range(60)]
+    rows += [f"My skin itches on day {n}.,skin,p{n}\n" for n in range(31)]
+    Path("mixed.csv").write_text("body,topic,patient_no\n" + "".join(rows))
+    words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
+    warned = "warning: some patients have records of several labels, and each counts for one alone"
+    status, out, err = command(*words)
+    assert (status, err.startswith(warned)) == (0, True)
+    assert "each patient counts once, for the label of most" in out
+    assert not re.search("30|31", out + err)
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    assert "so many count for it: skin: 1 of 31\n" in command(*words)[2]
+
+
+def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
+    words = ("init", "tickets.csv", "--yes", "--unit", "none", "--label-column", "body")
+    assert (
+        "the column of the label has more than 50 values. They may" in command(*words, "--text", "topic")[2]
+    )
+    Path("few.csv").write_text("body,topic\na b,x\nc d,y\n")
+    words = ("init", "few.csv", "--unit", "none", "--label-column", "topic", "--yes")
+    assert "values that hardly repeat. They" in command(*words)[2]
+
+
+def test_set_is_not_taken_for_yes(command: Run) -> None:
+    status, _, err = command("init", "tickets.csv", "--set", "shots=2")
+    assert (status, "this command has no --set" in err, "--yes" in err) == (2, True, False)
+
+
 def test_a_models_name_is_known_or_a_files(command: Run) -> None:
     status, out, err = command("init", "tickets.csv", "--yes", "--model", "gemma")
     assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
@@ -360,11 +392,13 @@ def test_every_command_runs_without_options(made: Run) -> None:
     for name in commands:
         status, told[name], err = made(*name.split())
         assert (status, "options of dpfewshot.toml\n" in err) == (0, True), err
-    assert "however many records a customer has, it counts once, for the label of most" in told["plan"]
-    assert "account: tickets, which generate creates with this as its budget: nothing is left" in told["plan"]
+    assert "each customer counts once, for the label of most of its records" in told["plan"]
+    assert "generate spends all of it: nothing is left then for further texts of these labels" in told["plan"]
+    assert not re.search(r"zero-out|delta|account|token|holdout|--set", told["plan"])
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
-    assert told["verify"].endswith("demos.jsonl: verified, 5 demonstrations\n")
+    assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
+    assert "(of those with other records the largest counts, not the sum)" in told["verify"]
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
     )
@@ -453,6 +487,12 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert "warning: the texts will read badly\n" in err
     assert int(found[1]) > 150
     assert "how the texts will read: nearly as well as the model writes" in made(*words, found[2])[1]
+
+
+def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
+    few = ("plan", "--set", "probe_seconds=0.01", "--epsilon", "0.1")
+    out = made(*few, *(f"--set=population.{label}=2" for label in LABELS))[1]
+    assert "next: dpfewshot plan --max-tokens 2, else with the same options" in out
 
 
 def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: Run) -> None:

@@ -96,8 +96,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/records/units.py",
-        "            yield from self._read(rows[start : start + _BLOCK].tolist())\n",
-        "            for found in self._read(rows[start : start + _BLOCK].tolist()):\n"
+        "            yield from self._read(rows[start : start + READ_AT_ONCE].tolist())\n",
+        "            for found in self._read(rows[start : start + READ_AT_ONCE].tolist()):\n"
         "                yield found if found is not None else self._records[int(rows[start])]\n",
         "a holdout divides units whose first record cannot be read",
         "tests/integration/test_unreadable_records.py",
