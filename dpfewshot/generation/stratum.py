@@ -300,7 +300,7 @@ class StratumRun:
             prompts=set_up.writer.for_label(label),
             max_tokens=max_tokens,
             released=released,
-            earlier=[one.text for one in self.released if one.label == label],
+            earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
             stop=stop,
         )
         with closing(tokens):

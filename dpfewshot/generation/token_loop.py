@@ -205,8 +205,9 @@ class TokenLoop:
         if self.automaton is not None:
             return ShapedDraft(self.automaton, released)
         size = self.layout.no_repeat_ngram_size
-        tokens = [self.backend.tokenize(f" {self.layout.values(text)[0]}") for text in earlier]
-        opened = [each for each in tokens if len(each) >= size]
+        texts = earlier if size else ()
+        begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in texts]  # there may be thousands
+        opened = [each for each in map(self.backend.tokenize, begun) if len(each) >= size]
         example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
         return Draft(
             *(self.backend, self.layout, self.ends),

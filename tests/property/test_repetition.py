@@ -15,6 +15,7 @@ from dpfewshot.backends.text import ending_tokens
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
 from dpfewshot.generation.draft import Draft, repeating, whole_sentences
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.tasks import Task
 from tests.support.factory import synthesizer
@@ -122,6 +123,24 @@ def test_no_two_texts_of_a_label_begin_with_the_same_tokens() -> None:
 
     assert len(set(openings(3))) == 4
     assert len(set(openings(0))) < 4  # the control
+
+
+@pytest.mark.parametrize(("size", "read"), [(3, 48), (0, 0)])
+def test_of_an_earlier_text_no_more_is_read_than_its_beginning(size: int, read: int) -> None:
+    """A run may have thousands of them, and each further text reads them all."""
+    seen: list[int] = []
+
+    class Noting(Bytes):
+        def tokenize(self, text: str) -> list[int]:
+            seen.append(len(text))
+            return super().tokenize(text)
+
+    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=size).layout
+    draft = TokenLoop(Noting(), layout).draft(b"My", earlier=["My card is lost. " * 1000])
+    assert max(seen, default=0) == read
+    assert (ord(" ") in draft.excluded) is False
+    opened = TokenLoop(Noting(), layout).draft(b" M", earlier=["My card is lost. " * 1000])
+    assert (ord("y") in opened.excluded) is bool(size)
 
 
 @given(st.text(st.sampled_from('aB .!?。)"\n'), max_size=40))
