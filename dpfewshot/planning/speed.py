@@ -73,7 +73,10 @@ class Speed:
         return self.prompt + self.token * length
 
     def demonstration(self, lengths: Lengths, settings: PlanSettings) -> float:
-        """Seconds for one demonstration of `max_tokens` tokens whose records fill their caps."""
+        """Seconds for one demonstration of `max_tokens` tokens whose records fill their caps.
+
+        Completing a text that is cut off, at most 24 answers to the public prompt, is not counted.
+        """
         tokens, draws, prompts = (
             settings.max_tokens, settings.draws_per_demonstration, settings.prompts_per_draw,
         )  # fmt: skip

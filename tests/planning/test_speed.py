@@ -9,6 +9,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends.protocol import ReplayedBlock
+from dpfewshot.generation import token_loop
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.speed import Lengths, Speed
 from tests.support.factory import SETTINGS, synthesizer
@@ -79,6 +80,7 @@ def test_the_estimate_is_the_time_of_a_run_whose_draws_have_the_planned_size(
 ) -> None:
     model = backend()
     monkeypatch.setattr(time, "perf_counter", lambda: model.now)
+    monkeypatch.setattr(token_loop, "COMPLETION", 0)  # which no estimate counts
     made = synthesizer(
         model,
         records,
