@@ -3,7 +3,7 @@
 | question | module | page |
 |---|---|---|
 | how fast are the core and the accountant? | `core`, `accounting` | core.md |
-| what does a model in process cost, and servers? | `backends`, `replicas`, `vllm_speed` | backends.md |
+| what does a model in process cost, and servers? | `backends` | backends.md |
 | what does the ledger cost, and what survives? | `ledger`, `ledger_rounds`, `postgresql` | ledger.md |
 | how much memory do many records take? | `records` | |
 | do the papers' figures hold? | `reproduce` | accounting.md |

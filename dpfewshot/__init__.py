@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dpfewshot.releases.choice import Choice as Choice
     from dpfewshot.releases.choosing import choose as choose, search as search
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
-    from dpfewshot.releases.variations import Variations as Variations
+    from dpfewshot.releases.choosing import Variations as Variations
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
     from dpfewshot.values import (
@@ -96,7 +96,7 @@ _HOMES = {
     "Settings": "dpfewshot.planning.settings",
     "Synthesizer": "dpfewshot.synthesizer",
     "Task": "dpfewshot.tasks",
-    "Variations": "dpfewshot.releases.variations",
+    "Variations": "dpfewshot.releases.choosing",
     "accounting": "dpfewshot",
     "as_records": "dpfewshot.records",
     "audit": "dpfewshot",

@@ -20,8 +20,7 @@ from dpfewshot.generation.runner import OnDemonstration
 from dpfewshot.planning.settings import Settings
 from dpfewshot.records import as_records
 from dpfewshot.releases.choice import Choice
-from dpfewshot.releases.choosing import search
-from dpfewshot.releases.variations import Variations
+from dpfewshot.releases.choosing import Variations, search
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task

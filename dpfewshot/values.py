@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.exact.rounding import own_context, to_digits
+from dpfewshot.exact import own_context, to_digits
 
 if TYPE_CHECKING:
     import numpy as np

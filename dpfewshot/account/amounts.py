@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.rounding import rounded_down, rounded_up
+from dpfewshot.exact import rounded_down, rounded_up
 from dpfewshot.values import PrivacyBudget, PrivacySpend, amount_text, as_float
 
 if TYPE_CHECKING:

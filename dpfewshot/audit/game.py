@@ -35,8 +35,8 @@ from dpfewshot.mechanisms import Draws, Mechanism, RowChange
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.units import units
+from dpfewshot.runtime import progress_bar
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.runtime.progress import progress_bar
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacySpend, Record, delta_text, epsilon_text

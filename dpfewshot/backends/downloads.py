@@ -20,8 +20,8 @@ from typing import Final
 
 from dpfewshot.backends.machine import digest_of, usable_memory, user_folder
 from dpfewshot.errors import BackendError
+from dpfewshot.runtime import progress_bar
 from dpfewshot.runtime.files import replaced, write_errors
-from dpfewshot.runtime.progress import progress_bar
 
 
 @dataclass(frozen=True)

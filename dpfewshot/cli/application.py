@@ -22,7 +22,7 @@ INTERRUPTED: Final = 130
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "demo": "doctor",
-    "model": "downloads",
+    "model": "models",
     "init": "init",
     "plan": "plan",
     "generate": "generate",

@@ -13,7 +13,7 @@ from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
-from dpfewshot.exact.rounding import to_digits
+from dpfewshot.exact import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
 
 if TYPE_CHECKING:

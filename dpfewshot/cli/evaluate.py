@@ -15,7 +15,7 @@ from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
 from dpfewshot.cli.project import MECHANISM_NAMES, Data, Evaluating, Project, finite_or_inf, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.runtime.progress import progress_bar
+from dpfewshot.runtime import progress_bar
 from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:

@@ -141,7 +141,6 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     """
     from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.releases import choosing
-    from dpfewshot.releases.variations import Variations
 
     _check_new(project.output)
     scoring = project.choose
@@ -154,7 +153,7 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
             project.task,
             records,
             model,
-            proposer=Variations(shown, most=project.search.most_candidates),
+            proposer=choosing.Variations(shown, most=project.search.most_candidates),
             rounds=project.search.rounds,
             score=scoring.score,
             balanced=scoring.balanced,

@@ -22,7 +22,7 @@ from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
-from dpfewshot.runtime.progress import progress_bar
+from dpfewshot.runtime import progress_bar
 from dpfewshot.values import Demonstration, PrivacySpend, epsilon_text
 
 OnDemonstration = Callable[[Demonstration], None]

@@ -15,8 +15,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import RandomSource
-from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import FixedSize, Mechanism, Release

@@ -28,7 +28,7 @@ from dpfewshot.accounting.events import (
     ZeroConcentrated,
 )
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.rounding import rounded_down, rounded_up
+from dpfewshot.exact import rounded_down, rounded_up
 from dpfewshot.mechanisms.base import Draws, Mechanism, RowChange, check_range
 
 COLDEST, HOTTEST = 1e-3, 1e3

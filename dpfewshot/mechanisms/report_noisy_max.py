@@ -20,8 +20,7 @@ from typing import ClassVar
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
-from dpfewshot.exact import RandomSource
-from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
 from dpfewshot.mechanisms.choice import ExactChoice, contrast_shift, pure_event
 

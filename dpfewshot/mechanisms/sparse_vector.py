@@ -37,9 +37,8 @@ from dpfewshot.accounting.events import (
     ZeroConcentrated,
 )
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import RandomSource
+from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.exact.choice import discrete_laplace
-from dpfewshot.exact.rounding import rounded_up
 from dpfewshot.mechanisms.base import Draws, Mechanism, Release, RowChange
 from dpfewshot.values import check_whole
 

@@ -14,7 +14,7 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.rounding import rounded_up, to_digits
+from dpfewshot.exact import rounded_up, to_digits
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from dpfewshot.accounting import ZeroConcentrated, calibrate
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.exact import rounded_up
 from dpfewshot.mechanisms import RowChange
 from dpfewshot.mechanisms.choice import (
     check_clip,

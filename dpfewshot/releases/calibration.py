@@ -25,8 +25,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan
-from dpfewshot.exact import RandomSource
-from dpfewshot.exact.rounding import rounded_up
+from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.mechanisms.gaussian import noise_scale

@@ -27,7 +27,7 @@ from dpfewshot.icl.extractor import greedy, same_label
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.prompts.writer import none_if_unusable
-from dpfewshot.runtime.progress import progress_bar
+from dpfewshot.runtime import progress_bar
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, Record, check_whole
 

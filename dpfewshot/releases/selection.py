@@ -20,10 +20,9 @@ from dpfewshot import _core
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import RandomSource
+from dpfewshot.exact import RandomSource, rounded_down, rounded_up
 from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
-from dpfewshot.exact.rounding import rounded_down, rounded_up
 from dpfewshot.planning import document
 from dpfewshot.values import Record
 

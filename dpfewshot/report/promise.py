@@ -17,7 +17,7 @@ from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from typing import Final
 
-from dpfewshot.exact.rounding import own_context, to_digits
+from dpfewshot.exact import own_context, to_digits
 from dpfewshot.planning.plan import believed
 from dpfewshot.values import Relation
 

@@ -1,10 +1,13 @@
-"""General support code: error redaction, fork safety, atomic files, names imported on first use."""
+"""Support code: error redaction, fork safety, atomic files, progress bars, names imported on first use."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from tqdm import tqdm
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -18,3 +21,19 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return vars(home)[name] if name in vars(home) else importlib.import_module(f"{homes[name]}.{name}")
 
     return find
+
+
+def progress_bar(
+    of: Iterable[Any] | None = None, *, desc: str, unit: str, total: int | None = None
+) -> tqdm[Any]:
+    """A bar on standard error, only if that is a terminal. It is cleared at its end.
+
+    Args:
+        of: what is iterated over.
+        desc: what is going on.
+        unit: what is counted.
+        total: how many there will be; None if nobody knows.
+    """
+    # tqdm draws nothing on a terminal that states no width, as a container's may
+    columns = shutil.get_terminal_size().columns
+    return tqdm(of, desc=desc, unit=unit, total=total, ncols=columns, disable=None, leave=False)

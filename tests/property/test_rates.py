@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpfewshot import _core
 from dpfewshot.accounting import PoissonBoundedRange, PoissonRandomizedResponse, Tightest, ZeroConcentrated
-from dpfewshot.exact.rounding import rounded_down, rounded_up
+from dpfewshot.exact import rounded_down, rounded_up
 from dpfewshot.mechanisms import (
     Draws,
     InvisibleInk,
