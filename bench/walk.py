@@ -95,7 +95,9 @@ def walked(ledger: str | None) -> Walk:
     """The first demonstration of a plan."""
     task = dpf.Task(name="walk", instruction="Say it.", label_field="L", text_field="T", labels=("a",))
     records = [dpf.Record(text="one. two.", label="a") for _ in range(400)]
-    backend = dpf.backends.Scripted(vocabulary=["one. ", "two.", "\n"], next_token=lambda _: [0.7, 0.29, 0.01])
+    backend = dpf.backends.Scripted(
+        vocabulary=["one. ", "two.", "\n"], next_token=lambda _: [0.7, 0.29, 0.01]
+    )
     with dpf.Synthesizer(
         task,
         records,

@@ -111,7 +111,9 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
         if account is None or not unfinished_runs(account):  # it may have stopped between two labels
             told = f"{refusal}. If a run was interrupted, --resume ends it at no cost"
             raise refusal.saying(told) from None
-        resume = "a run is unfinished, or still runs: generate --resume continues it at no further cost"
+        resume = (
+            "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"
+        )
         raise refusal.saying(f"{resume}. Another run is refused: {refusal}") from None
 
 

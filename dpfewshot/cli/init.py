@@ -255,11 +255,12 @@ def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
 
 
 def _warn_of_several_labels(records: Records, noun: str) -> None:
-    """Warn that units with several labels count for one alone; how many do, on the operator's terminal."""
+    """Warn on the operator's terminal of units with several labels, which count for one alone."""
     from dpfewshot.records.units import units_by_label
 
     having = Counter(label for _, label in {(one.unit, one.label) for one in records if one.unit is not None})
-    if having.total() == len({one.unit for one in records if one.unit is not None}):
+    several = having.total() > len({one.unit for one in records if one.unit is not None})
+    if not (several and sys.stderr.isatty()):  # one unit may decide it, and a log may travel
         return
     counting = {label: len(units) for label, units in units_by_label(records).items()}
     counts = "; ".join(
@@ -267,10 +268,9 @@ def _warn_of_several_labels(records: Records, noun: str) -> None:
         for label, number in sorted(having.items())
         if counting.get(label, 0) < number
     )
-    shown = f". Of those who have records of a label, so many count for it: {counts}"
     warn(
-        f"some {noun}s have records of several labels, and each counts for one alone, that of most of them"
-        + (shown if sys.stderr.isatty() else "")
+        f"some {noun}s have records of several labels, and each counts for one alone, that of most of "
+        f"them. Of those who have records of a label, so many count for it: {counts}"
     )
 
 

@@ -167,16 +167,20 @@ class TokenLoop:
         """The text of a demonstration's tokens. One that they leave without a sentence end is completed.
 
         The likeliest tokens of the prompt without records complete it, up to the first end: no record is
-        read. Where no end comes in time, the text stays as it was released.
-
-        Raises:
-            BackendError: the model failed.
+        read. Where no end comes in time, or the model fails, the text stays as it was released: it is paid
+        for.
         """
         draft = self.draft(released, prompts.further)
-        if not draft.cut_off:
+        begun = len(prompts.prefix) + len(prompts.public_suffix) + len(draft.context) + draft.written_left(0)
+        context = self.backend.context_tokens
+        room = COMPLETION if context is None else min(COMPLETION, context - begun - 1)  # 1 begins a prompt
+        if not draft.cut_off or room < 1:
             return draft.text()
-        longest = len(released) + COMPLETION
-        completed, _ = self.continued(prompts, released, longest, _likeliest, sentence=True)
+        longest = len(released) + room
+        try:
+            completed, _ = self.continued(prompts, released, longest, _likeliest, sentence=True)
+        except BackendError:
+            return draft.text()
         return (draft if completed.cut_off else completed).text()
 
     @cached_property

@@ -257,7 +257,7 @@ def test_an_interruption_says_how_to_go_on(
     assert "warning: a run of the account is unfinished, or still runs" in capsys.readouterr().err
     assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
     refused = capsys.readouterr().err.splitlines()[-1]
-    assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume continues it")
+    assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume, with its")
     assert generate(monkeypatch, resumable) == 0
     assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
     assert generate(monkeypatch, resumable) == 0

@@ -281,11 +281,13 @@ def test_units_with_several_labels_are_counted_on_a_terminal_alone(
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
     warned = "warning: some patients have records of several labels, and each counts for one alone"
     status, out, err = command(*words)
-    assert (status, err.startswith(warned)) == (0, True)
+    assert (status, warned in err) == (0, False)  # one patient may decide it
     assert "each patient counts once, for the label of most" in out
     assert not re.search("30|31", out + err)
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    assert "so many count for it: skin: 1 of 31\n" in command(*words)[2]
+    told = command(*words)[2]
+    assert told.startswith(warned)
+    assert "so many count for it: skin: 1 of 31\n" in told
 
 
 def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
