@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpfewshot import BudgetLedger, PrivacyBudget, Record, Task
 from dpfewshot.backends import OpenAICompatible, conformance
-from dpfewshot.backends.servers.replicas import replica_of
+from dpfewshot.backends.servers.replicas import PrivateLoop, replica_of
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
@@ -321,3 +323,25 @@ def test_closing_closes_every_connection(connected):
         backend.next_token_logprobs(PROMPTS, SUPPORT)
     opened = set(threading.enumerate()) - before
     assert not any(thread.name == "dpfewshot-server" for thread in opened)
+
+
+def test_a_call_that_begins_while_the_loop_closes_is_refused_and_never_waits() -> None:
+    loop, begun, may_end = PrivateLoop(), threading.Event(), threading.Event()
+
+    async def last() -> None:
+        begun.set()
+        await asyncio.to_thread(may_end.wait)
+
+    async def work() -> int:
+        return 1
+
+    assert loop.run(work()) == 1
+    closing = threading.Thread(target=loop.close, args=(last(),))
+    closing.start()
+    assert begun.wait(10)
+    with pytest.raises(CancelledError):  # whoever is admitted now is not cancelled, and the loop stops
+        loop.run(work())
+    may_end.set()
+    closing.join(10)
+    with pytest.raises(CancelledError):
+        loop.run(work())

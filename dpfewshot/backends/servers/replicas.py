@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, TypeVar
@@ -189,12 +189,29 @@ class PrivateLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dpfewshot-server", daemon=True)
         self._thread.start()
+        self._closing = False
+        self._gate = threading.RLock()  # held to look at `_closing`, and to submit work meanwhile
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it."""
+        """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it.
+
+        Raises:
+            CancelledError: it is closed, or was meanwhile.
+        """
+        with self._gate:
+            if self._closing:  # nobody would end it
+                work.close()
+                raise CancelledError
+            future = self._submitted(work)
+        return self._result_of(future)
+
+    def _submitted(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         context = Context()
         context.run(_suppress_instrumentation)
-        future = context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+        return context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+
+    @staticmethod
+    def _result_of(future: Future[Result]) -> Result:
         try:
             return future.result()
         except BaseException:
@@ -217,8 +234,11 @@ class PrivateLoop:
             last.close()
             self._loop.stop()
             return
-        self.run(_cancel_others())
-        self.run(last)
+        with self._gate:
+            self._closing = True
+            cancelling = self._submitted(_cancel_others())
+        self._result_of(cancelling)
+        self._result_of(self._submitted(last))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
