@@ -241,9 +241,14 @@ def unit_noun(unit: str | None) -> str:
     return re.sub(r"[\W_]+(id|no|nr|number|name|ref|key|hash|account)$", "", unit, flags=re.IGNORECASE)
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def plural(noun: str) -> str:
+    """Several of a noun: "customers", "policies"."""
+    return re.sub(r"([^aeiou])y$", r"\1ie", noun) + "s"
+
+
+def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 entry", "2 entries"."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number} {noun if number == 1 else plural(noun)}"
 
 
 def amount_text(number: float) -> str:

@@ -109,7 +109,7 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
     except BudgetExceeded as refusal:
         account = named.opened()
         if account is None or not unfinished_runs(account):  # it may have stopped between two labels
-            told = f"{refusal}. If a run was interrupted, --resume ends it at no cost"
+            told = f"if a run was interrupted, generate --resume ends it at no cost; else {refusal}"
             raise refusal.saying(told) from None
         resume = (
             "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"

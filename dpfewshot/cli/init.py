@@ -22,7 +22,7 @@ from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, unit_noun
+from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, plural, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -30,8 +30,8 @@ NONE, PACKAGED = "none", "packaged"
 _NAMES: Final[Mapping[str, str]] = {
     "text": "text body message content comment review question sentence description ticket mail notes?",
     "label_column": "label category topic class intent type kind queue tag sentiment department",
-    "unit": "unit (customer|client|user|patient|person|author|member|account)"
-    "(_?(id|no|nr|number|ref|key|hash|account))? email",
+    "unit": "unit (customer|client|user|patient|person|author|member|account|policy|policy_?holder|claimant"
+    "|tenant|subscriber|student|employee)(_?(id|no|nr|number|ref|key|hash|account))? email",
 }
 """What columns are called, the likeliest first: expressions."""
 
@@ -168,7 +168,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
         f"{written}: generate spends all of epsilon, so change their number and length before it",
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
-        f"a fifth of the {noun}s writes nothing: it is kept for `choose`",
+        f"a fifth of the {plural(noun)} writes nothing: it is kept for `choose`",
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
@@ -210,7 +210,7 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
     ):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
         guess = _guess(option, free, confirmed=not yes)
-        if guess == NONE and yes:
+        if guess == NONE:
             guess = None  # each record would be a unit, a weaker guarantee: somebody has to say so
         choices = click.Choice([*free, *([NONE] if option == "unit" else [])])
         _answer(given, option, question, guess, choices, yes=yes)
@@ -269,7 +269,7 @@ def _warn_of_several_labels(records: Records, noun: str) -> None:
         if counting.get(label, 0) < number
     )
     warn(
-        f"some {noun}s have records of several labels, and each counts for one alone, that of most of "
+        f"some {plural(noun)} have records of several labels, and each counts for one alone, that of most of "
         f"them. Of those who have records of a label, so many count for it: {counts}"
     )
 

@@ -240,7 +240,7 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         return
     click.echo(
         f"{on_one_line(str(account.dataset))}: budget {_in_words(summary['budget'])}, "
-        f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry', 'entries')}, "
+        f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
     strata = summary["strata"]

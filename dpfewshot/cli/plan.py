@@ -24,6 +24,7 @@ from dpfewshot.values import (
     epsilon_text,
     on_one_line,
     percent_text,
+    plural,
     unit_noun,
 )
 
@@ -159,8 +160,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         lines.append(one_label_each(noun))
     if share := plan.settings.holdout:
         lines.append(
-            f"of these {noun}s {100 * share:g} % write nothing: they are kept for `choose`, which then costs "
-            "nothing further"
+            f"of these {plural(noun)} {100 * share:g} % write nothing: they are kept for `choose`, which "
+            "then costs nothing further"
         )
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
@@ -176,7 +177,8 @@ def one_label_each(noun: str) -> str:
     """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
     return (
         f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
-        f"alphabet), and its others write nothing: so a label may have fewer {noun}s than have records of it"
+        f"alphabet), and its others write nothing: so a label may have fewer {plural(noun)} than "
+        "have records of it"
     )
 
 
@@ -187,7 +189,8 @@ def _sources(plan: GenerationPlan, noun: str) -> str:
     if len(strata) == 1 or len(strata) <= _LISTED:
         return "; ".join(f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
     sizes = [one.population for one in strata]
-    return f"{shots} for each of {len(strata)} labels, which have {min(sizes)} to {max(sizes)} {noun}s each"
+    most = counted(max(sizes), noun)
+    return f"{shots} for each of {len(strata)} labels, which have {min(sizes)} to {most} each"
 
 
 def _cost(plan: GenerationPlan, noun: str) -> str:
@@ -245,7 +248,8 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     ways, settings, readable = [], plan.settings, _readable_labels(plan)
     if needed.population is not None:
         ways.append(
-            f"about {needed.population} {unit_noun(unit)}s" + (" of each label" if needed.scope else "")
+            f"about {needed.population} {plural(unit_noun(unit))}"
+            + (" of each label" if needed.scope else "")
         )
     if needed.epsilon is not None:
         ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")

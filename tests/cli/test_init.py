@@ -218,7 +218,9 @@ def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list
     assert not any(one.text[:20] in err for one in support_tickets())
 
 
-@pytest.mark.parametrize("column", ["customer_account", "Client-Ref", "patient no", "user_id", "account"])
+@pytest.mark.parametrize(
+    "column", ["customer_account", "Client-Ref", "patient no", "user_id", "account", "policy_number"]
+)
 def test_a_column_that_is_called_like_whom_a_record_is_about_is_the_unit(command: Run, column: str) -> None:
     """Enter at the question takes the same: each record alone would protect a customer less."""
     rows = "".join(f"My parcel {n} is late.,{('Delivery', 'Refund')[n % 2]},{n // 4}\n" for n in range(60))
@@ -344,6 +346,15 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "all records with one whose are one unit" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
+
+
+def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
+    """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
+    write_csv(columns="words desk whose")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n1.5\nmodel.gguf\n")
+    status, _, err = command("init", "tickets.csv")
+    assert (status, err.count("Column of whom a record is about")) == (0, 3)
+    assert dpf.load().project.data.unit == "whose"
 
 
 @pytest.mark.parametrize("words", [(), ("--yes",), ("--text", "x", "--label-column", "y")])

@@ -122,7 +122,8 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     status, out, err = command(*GENERATE, *ACCOUNT)
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
-    assert "is left, for 'generates: delivery'. If a run was interrupted, --resume" in err  # not the other
+    assert "is left, for 'generates: delivery'" in err  # not the other
+    assert "if a run was interrupted, generate --resume ends it at no cost; else" in err
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
 
 

@@ -13,7 +13,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
 from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.prompts.few_shot import PromptFormat
-from dpfewshot.values import unit_noun
+from dpfewshot.values import counted, plural, unit_noun
 from tests.support import factory
 from tests.support.scripts import TASK, tickets
 
@@ -101,3 +101,8 @@ def test_a_unit_is_called_by_its_column_without_what_says_that_it_is_a_number() 
     assert [unit_noun(each) for each in columns] == [
         "customer", "patient", "client", "User", "author", "customer", "grandkey", "record"
     ]  # fmt: skip
+
+
+def test_several_of_a_noun() -> None:
+    assert [*map(plural, ("customer", "policy", "survey"))] == ["customers", "policies", "surveys"]
+    assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")
