@@ -9,17 +9,50 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import dpfewshot as dpf
-from bench.contrast_use import BANK, messages
 from bench.utility import MODELS, ROOT
 from dpfewshot.baselines import instruction_only_demonstrations
 
 TEXTS = Path(__file__).parent / "results/texts.jsonl"
 TOKENS = 20
+
+TOPICS = {
+    "top up": "top_up|topping",
+    "money transfer": "transfer|beneficiary",
+    "exchange rate": "exchange|currenc|fiat",
+    "card PIN": "pin_|passcode",
+    "cash withdrawal": "cash|atm",
+    "refund": "refund",
+    "card payment": "card_payment|direct_debit",
+    "lost or stolen card": "lost|stolen|compromised",
+    "new card": "arrival|delivery|getting_spare|getting_virtual|order_physical|activate",
+    "identity check": "identity|verif",
+}
+"""Ten categories of banking77's labels, by expressions."""
+
+BANK = dpf.Task(
+    "bank messages",
+    "Given a category, write a message that a customer sends to a bank about it.",
+    "Category",
+    "Message",
+    tuple(TOPICS),
+)
+
+
+def messages(folder: Path) -> list[dpf.Record]:
+    """banking77's questions, by topic."""
+    records = dpf.read_records(folder / "banking77.train.jsonl.gz")
+    topics = (
+        (record, topic) for record in records for topic in TOPICS if re.search(TOPICS[topic], record.label)
+    )
+    first = {record.text: replace(record, label=topic) for record, topic in reversed([*topics])}
+    return list(first.values())
 
 
 def demonstrations(
