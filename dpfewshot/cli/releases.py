@@ -298,8 +298,8 @@ def _inputs(
             before, (after, _) = account.spent, account.check([(scope, cost)])
             further = max(0.0, after.epsilon - before.epsilon), max(0.0, after.delta - before.delta)
             added = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
-            told = f"this may spend {costs} on the records that it reads, which adds {added} to what the "
-            told += f"account {name!r} has spent in all"
+            told = f"this may add {added} to what the account {name!r} has spent in all: it spends at most "
+            told += f"{costs} on the records that it reads"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,
