@@ -345,3 +345,18 @@ def test_a_call_that_begins_while_the_loop_closes_is_refused_and_never_waits() -
     closing.join(10)
     with pytest.raises(CancelledError):
         loop.run(work())
+
+
+def test_a_child_has_nothing_to_close() -> None:
+    """A thread may have been connecting at the fork; the child's exit would wait for a loop without one."""
+    loop = PrivateLoop()
+
+    async def last() -> None:
+        pass
+
+    def closes() -> bool:
+        loop.close(last())
+        return True
+
+    assert true_in_child(closes)
+    loop.close(last())

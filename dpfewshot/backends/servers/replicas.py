@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
@@ -189,6 +190,7 @@ class PrivateLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dpfewshot-server", daemon=True)
         self._thread.start()
+        self._process = os.getpid()
         self._closing = False
         self._gate = threading.RLock()  # held to look at `_closing`, and to submit work meanwhile
 
@@ -229,7 +231,11 @@ class PrivateLoop:
         """Cancel pending work, whose callers get a `CancelledError`, run `last`, and stop.
 
         Garbage collection may call this in the thread itself, which cannot wait for itself and only stops.
+        A child that was forked meanwhile has no such thread, and nothing to close.
         """
+        if os.getpid() != self._process:
+            last.close()
+            return
         if threading.current_thread() is self._thread:
             last.close()
             self._loop.stop()
