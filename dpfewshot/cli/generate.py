@@ -8,7 +8,6 @@ import signal
 import stat
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,7 +22,7 @@ from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, Workers, workers_of
 from dpfewshot.cli.plan import account_line, describe
-from dpfewshot.cli.printing import json_option, minutes_left, quiet_option, stages, warn
+from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
@@ -131,7 +130,7 @@ def _release(
     tell(f"{verb} {counted(planned, 'demonstration')}")
     if not sys.stderr.isatty():
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
-    released, between, began = 0, False, time.monotonic()
+    released, between = 0, False
 
     # workers have several texts in progress
     with _interrupted_after_a_text("" if work else _STOPPING) as interrupted:
@@ -141,8 +140,7 @@ def _release(
             released += 1
             lines.write(one, again=resume is not None)
             if not sys.stderr.isatty():  # which has a bar
-                left = minutes_left(began, released, planned)
-                tell(f"generated {released} of {planned}: {on_one_line(one.label)}{left}")
+                tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
             if interrupted() and released < planned:
                 between = True
                 raise KeyboardInterrupt

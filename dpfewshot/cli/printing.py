@@ -42,8 +42,8 @@ quiet_option: Decorator = click.option(
 def stages() -> Callable[[str], None]:
     """Return what prints the stages of the running command, on any thread; nothing with --quiet.
 
-    A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and of
-    durations `minutes_left`, since standard error is the operator's.
+    A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and no
+    duration; what releases no text may say `minutes_left`.
     """
     context = click.get_current_context(silent=True)
     quiet = context is None or context.meta.get(_QUIET, False)
