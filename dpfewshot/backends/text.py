@@ -82,7 +82,7 @@ def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
 
 
 def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:
-    """Return the demonstration's text, without the token that ended it and without parts of characters."""
+    """Return what a label's tokens say, without the token that ended them and without parts of characters."""
     return whole_text(backend, [token for token in released if token not in ends]).strip()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.backends.text import text_of, whole_text
+from dpfewshot.backends.text import whole_text
 from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
@@ -137,11 +137,11 @@ class Draft:
         return BLANK_LINE.search(whole_text(self._backend, self._fields[-1])) is not None
 
     def _value(self, tokens: Sequence[int]) -> str:
+        model_ends = self._backend.end_token_ids
+        written = whole_text(self._backend, [token for token in tokens if token not in model_ends])
         if self._layout.multiline:
-            model_ends = self._backend.end_token_ids
-            written = whole_text(self._backend, [token for token in tokens if token not in model_ends])
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
-        value = text_of(self._backend, tokens, self._ends)
+        value = written.split("\n", maxsplit=1)[0].strip()  # "?" and the break may be one token
         return on_one_line(value) if len(self._layout.fields) > 1 else value
 
 

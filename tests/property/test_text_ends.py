@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
+from dpfewshot.backends import Scripted
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.generation.draft import Draft
 from dpfewshot.generation.units import Bodies
@@ -188,3 +189,15 @@ def test_the_models_end_token_ends_a_field_and_not_the_demonstration() -> None:
     assert TASK.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello"}
     draft.add(0)
     assert draft.finished
+
+
+@pytest.mark.parametrize("multiline", [False, True])
+def test_a_token_that_ends_a_text_may_begin_with_its_last_character(multiline: bool) -> None:
+    """To Qwen's and Llama's tokenizers, a question mark and the line break behind it are one token."""
+    backend = Scripted((" where", " is", " it", "?\n\n", "</s>"), lambda _: [0.2] * 5, end_token_ids=[4])
+    layout = dataclasses.replace(SINGLE, multiline=multiline).layout
+    asked = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, 3])
+    assert asked.finished
+    assert asked.text() == "where is it?"
+    ended = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, 4])
+    assert ended.text() == "where is it"

@@ -58,6 +58,13 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/draft.py",
+        "token not in model_ends])",
+        "token not in self._ends])",
+        "a token that ends a text may begin with its last character",
+        "tests/property/test_text_ends.py",
+    ),
+    Fault(
+        "dpfewshot/generation/draft.py",
         "range(len(tokens) - size + 1)",
         "range(len(tokens) - 2 * size + 1)",
         "no n-gram comes twice",
