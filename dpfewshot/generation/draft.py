@@ -7,6 +7,7 @@ words, so it is post-processing.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ class Draft:
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         example: the tokens of the task's made-up example: no n-gram of it is repeated.
-        earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
+        openings: token sequences of which none begins the text.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and the names of fields.
@@ -53,12 +54,14 @@ class Draft:
         *,
         further: Sequence[Sequence[int]] = (),
         example: Sequence[int] = (),
-        earlier: Sequence[Sequence[int]] = (),
+        openings: Iterable[Sequence[int]] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
-        self._example, self._earlier = example, earlier
+        self._example, self._opened = example, defaultdict[tuple[int, ...], set[int]](set)
+        for opening in openings:
+            self._opened[tuple(opening[:-1])].add(opening[-1])
         self._fields: list[list[int]] = [[]]
         for token in released:
             self.add(token)
@@ -78,17 +81,14 @@ class Draft:
     def excluded(self) -> frozenset[int]:
         """The tokens that may not come next.
 
-        An end as a field's first token, what repeats an n-gram, and what opens the text as an earlier one.
+        An end as a field's first token, what repeats an n-gram, and the last of an opening.
         """
         field, size = self._fields[-1], self._layout.no_repeat_ngram_size
+        opening = self._opened.get(tuple(field), set()) if len(self._fields) == 1 else set()
         if not field:
-            return self._ends
-        if not size:
-            return frozenset()
-        repeated = repeating([*self._example, _NO_TOKEN, *field], size)
-        if len(self._fields) == 1 and len(field) == size - 1:
-            repeated |= {each[size - 1] for each in self._earlier if list(each[: size - 1]) == field}
-        return repeated - self._ends - {_NO_TOKEN}
+            return self._ends | opening
+        repeated = repeating([*self._example, _NO_TOKEN, *field], size) if size else frozenset()
+        return (repeated | opening) - self._ends - {_NO_TOKEN}
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.

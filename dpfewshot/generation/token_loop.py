@@ -35,6 +35,9 @@ from dpfewshot.tasks.layout import TextLayout
 COMPLETION: Final = 24
 """The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
 
+REFUSALS: Final = (" I'm sorry", " I’m sorry", " I am sorry", " I apologize", " Sorry", " As an AI")
+"""How assistants begin what is no text of a task: "I'm sorry, but I can't help with that"."""
+
 PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int | None]
 """Chooses a text's next token from the public prompt's row, shape (V,), and the number of tokens left.
 
@@ -188,6 +191,11 @@ class TokenLoop:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend)
 
+    @cached_property
+    def _refusals(self) -> list[list[int]]:
+        written = [list(self.backend.tokenize(each)) for each in REFUSALS]
+        return [each for each in written if each and max(each) < self.backend.vocabulary_size]
+
     @property
     def automaton(self) -> TokenAutomaton | None:
         """Of the schema that texts match, if there is one."""
@@ -211,13 +219,13 @@ class TokenLoop:
         size = self.layout.no_repeat_ngram_size
         texts = earlier if size else ()
         begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in texts]  # there may be thousands
-        opened = [each for each in map(self.backend.tokenize, begun) if len(each) >= size]
+        opened = [each[:size] for each in map(self.backend.tokenize, begun) if len(each) >= size]
         example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
         return Draft(
             *(self.backend, self.layout, self.ends),
             further=further,
             example=example,
-            earlier=opened,
+            openings=[*opened, *self._refusals] if size else (),
             released=released,
         )
 

@@ -218,3 +218,34 @@ def test_a_task_tells_the_rule() -> None:
     ruled = dataclasses.replace(TASK, no_repeat_ngram_size=4)
     assert ruled.identity() == TASK.identity() | {"no_repeat_ngram_size": 4}
     assert Task(**ruled.identity()) == ruled  # type: ignore[arg-type]
+
+
+ASSISTANT = (" I", "'m", " sorry", ", but", " fine", " Sorry", ".", "\n")
+
+
+@pytest.mark.parametrize(("size", "begins"), [(4, " I'm fine"), (0, " I'm sorry")])
+def test_no_text_begins_as_an_assistants_refusal(size: int, begins: str) -> None:
+    """By public words alone; later in a text the words may come."""
+
+    class Refuses(Scripted):
+        """Says "I'm sorry, but." or, where it may not, "I'm fine, but." """
+
+        def __init__(self) -> None:
+            super().__init__(ASSISTANT, self.answer)
+
+        def answer(self, prompt: list[int]) -> list[float]:
+            said = self.detokenize(prompt).rpartition("\ufffd")[2]  # the prompt's words are none of its own
+            likely = {"": " I", " I": "'m", " I'm": " sorry"}.get(said, ".")
+            return [0.9 if word == likely else 0.05 if word == " fine" else 0.001 for word in ASSISTANT]
+
+    backend = Refuses()
+    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=size).layout
+    loop = TokenLoop(backend, layout)
+    assert (ASSISTANT.index(" Sorry") in loop.draft().excluded) is bool(size)
+    assert (ASSISTANT.index(" sorry") in loop.draft([0, 1]).excluded) is bool(size)
+    assert ASSISTANT.index(" sorry") not in loop.draft([4, 0, 1]).excluded
+    assert ASSISTANT.index(" I") not in loop.draft().excluded
+    written = instruction_only_demonstrations(
+        dataclasses.replace(TASK, no_repeat_ngram_size=size), backend, max_tokens=3
+    )
+    assert all(f" {one.text}".startswith(begins) for one in written)

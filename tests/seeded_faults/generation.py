@@ -51,8 +51,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/draft.py",
-        "return repeated - self._ends",
-        "return repeated",
+        "return (repeated | opening) - self._ends",
+        "return (repeated | opening)",
         "the rule against repetition leaves every end of a field",
         "tests/property/test_repetition.py",
     ),
@@ -62,6 +62,13 @@ LOOP_AND_PARTS = (
         "token not in self._ends])",
         "a token that ends a text may begin with its last character",
         "tests/property/test_text_ends.py",
+    ),
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "openings=[*opened, *self._refusals]",
+        "openings=opened",
+        "no text begins as an assistant's refusal",
+        "tests/property/test_repetition.py",
     ),
     Fault(
         "dpfewshot/generation/draft.py",
