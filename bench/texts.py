@@ -1,8 +1,9 @@
 """Texts of the default settings, all of them, not chosen: the README's "Before and after".
 
-    python -m bench.texts DATA     # needs `make models`; adds to bench/results/texts.jsonl, some 30 minutes
+    dpfewshot model get qwen-0.5b
+    python -m bench.texts DATA     # adds to bench/results/texts.jsonl, some 60 minutes
 
-One certified text for each topic of banking77 and ε, by Gemma 3 270M. ε = 0 reads no record.
+One certified text for each topic of banking77 and ε, by Qwen2.5-Coder 0.5B. ε = 0 reads no record.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import dpfewshot as dpf
-from bench.utility import MODELS, ROOT
 from dpfewshot.baselines import instruction_only_demonstrations
 
 TEXTS = Path(__file__).parent / "results/texts.jsonl"
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     records = messages(parser.parse_args().data)
     sizes = Counter(record.label for record in records)
-    model = dpf.backends.LlamaCpp(ROOT / f"{MODELS['gemma'][1]}.gguf")
+    model = dpf.backends.LlamaCpp("qwen-0.5b")
     for epsilon in (0, 1, 4):
         for one in demonstrations(epsilon, records, model):
             row = {"topic": one.label, "units": sizes[one.label], "epsilon": epsilon, "text": one.text}

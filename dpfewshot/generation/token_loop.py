@@ -35,7 +35,10 @@ from dpfewshot.tasks.layout import TextLayout
 COMPLETION: Final = 24
 """The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
 
-REFUSALS: Final = (" I'm sorry", " I’m sorry", " I am sorry", " I apologize", " Sorry", " As an AI")
+REFUSALS: Final = (
+    *(f" I{am}{how} sorry" for am in ("'m", "\u2019m", " am") for how in ("", " so", " really", " very")),
+    *(" I apologize", " Sorry", " As an AI"),
+)
 """How assistants begin what is no text of a task: "I'm sorry, but I can't help with that"."""
 
 PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int | None]
