@@ -112,7 +112,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     from dpfewshot.audit.leak import copies
     from dpfewshot.cli.plan import one_label_each
     from dpfewshot.planning.plan import believed
-    from dpfewshot.records import read_records
 
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
@@ -122,13 +121,13 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         )
     _check_model(given["model"])
     _name_columns(file, given, yes=yes)
+    records, labels = _read(file, given, yes=yes)
+    while not yes and not click.confirm(
+        f"{_public(labels)}\nMay everybody know these names? No text is meant", default=None, err=True
+    ):
+        _ask_for_public_labels(file, given)
+        records, labels = _read(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
-    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-    labels = _labels(file, given, records, confirmed=not yes)
-    public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
-    question = f"{public}\nMay everybody know these names? No text is meant"
-    if not yes and not click.confirm(question, default=None, err=True):
-        raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
     _warn_of_columns(given, records)
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
@@ -162,7 +161,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
-        public,
+        _public(labels),
         *([one_label_each(noun)] if unit else []),
         f"the model is told: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
@@ -278,6 +277,31 @@ def _reads_like_a_text(record: Record) -> bool:
     """Whether it has several words, which dates have not; other scripts may have no spaces."""
     text = record.text
     return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
+
+
+def _read(file: str, given: Mapping[str, Any], *, yes: bool) -> tuple[Records, list[str]]:
+    """The records of the columns that are named, and their labels."""
+    from dpfewshot.records import read_records
+
+    unit = None if given["unit"] == NONE else given["unit"]
+    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
+    return records, _labels(file, given, records, confirmed=not yes)
+
+
+def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
+    """Let the operator change the labels in the file, or name another column of labels."""
+    from dpfewshot.records.reading import columns_of_file
+
+    taken = given["text"], given["unit"]
+    others = [name for name, repeats in columns_of_file(file).items() if repeats and name not in taken]
+    choices = click.Choice(list(dict.fromkeys([given["label_column"], *others])))
+    click.echo(f"Rename them in {file}, or take their records out. Or name another column.", err=True)
+    question = "Column of the label (Enter reads the file again)"
+    given["label_column"] = click.prompt(question, given["label_column"], type=choices, err=True)
+
+
+def _public(labels: list[str]) -> str:
+    return f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
 
 
 def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed: bool) -> list[str]:

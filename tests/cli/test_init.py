@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 import dpfewshot as dpf
@@ -366,6 +368,30 @@ def test_a_record_in_place_of_names_is_not_shown(
     status, out, err = command("init", "bare.csv", *words)
     assert (status, out, err.count("\n"), "swordfish" in err) == (2, "", 1, False)
     assert "the first line may be a record" in err
+
+
+def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
+    command: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand in the file, or by naming another column of labels."""
+    confirm = click.confirm
+
+    def confirmed(question: str, **options: Any) -> bool:
+        said = confirm(question, **options)
+        if "Refund" in question:  # while the program waits
+            path = Path("tickets.csv")
+            path.write_text(path.read_text().replace("Refund", "Money back"))
+        return said
+
+    monkeypatch.setattr(click, "confirm", confirmed)
+    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n1.5\n\n")
+    status, out, err = command("init", "tickets.csv")
+    assert status == 0, err
+    assert err.count("May everybody know these names?") == 3
+    assert err.count("Rename them in tickets.csv, or take their records out. Or name another column.") == 2
+    assert "'body' is not" in err  # its values hardly repeat
+    assert "text: body, label: topic, all records with one customer_id are one unit" in out
+    assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))
 
 
 @pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
