@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model
-from dpfewshot.cli.printing import Decorator, json_option, minutes_left, publish, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
     HOLDOUT,
@@ -317,13 +316,13 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
 
     A release is charged after its last step alone (`releases.scoring.charged`).
     """
-    tell, done, began = stages(), False, time.monotonic()
+    tell, done = stages(), False
 
     def on_progress(step: int, steps: int) -> None:
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            tell(f"{doing}: {100 * step // steps} % done{minutes_left(began, step, steps)}")
+            tell(f"{doing}: {100 * step // steps} % done")
 
     try:
         yield on_progress
