@@ -177,7 +177,9 @@ def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     if not choice.ingredients:
         headline = (
             f"no demonstrations are best for {model}: without any it labels {found} of the {where} rightly. "
-            "How the others did is not released; another --model may need them"
+            "How the others did is not released; another --model may need them\n"
+            "next: ship no examples. Or make better ones, at a further cost: with more records or a larger "
+            "epsilon, then choose again"
         )
     else:
         apart = found.low > without.high or without.low > found.high
