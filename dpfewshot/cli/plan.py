@@ -252,7 +252,7 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
             + (" of each label" if needed.scope else "")
         )
     if needed.epsilon is not None:
-        ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")
+        ways.append(f"epsilon {_upwards(needed.epsilon)}")
     if readable:
         ways.append(f"the other labels alone, which lose nothing by it:{readable}")
     if ways:
