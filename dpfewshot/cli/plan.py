@@ -137,6 +137,9 @@ def comparison(rows: list[Compared], target_noise: float | None = None) -> Itera
 
 # ---- in plain words --------------------------------------------------------------------------------------
 
+_NEXT_TO_NOTHING: Final = 0.01
+"""The share of a budget below which no further plan is of use."""
+
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
 
@@ -225,18 +228,20 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         return "account: none, since nothing is certified", True
     if named.ledger is None:
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
-    name = on_one_line(str(named.account))
+    all_of_it = (
+        "generate spends all of it: nothing is left then for further texts of these labels, and what is "
+        "spent elsewhere on these records comes on top"
+    )
     if account is None:
-        return (
-            "generate spends all of it: nothing is left then for further texts of these labels, and what is "
-            "spent elsewhere on these records comes on top"
-        ), True
-    budget = account.budget
+        return all_of_it, True
+    budget, name = account.budget, on_one_line(str(named.account))
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:
         (_, left), pays = account.check(costs), True
     except BudgetExceeded:
         left, pays = account.remaining, False
+    if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
+        return all_of_it, True
     verb = "is left then" if pays else "is left, which is not enough"
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
