@@ -295,7 +295,7 @@ def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
     taken = given["text"], given["unit"]
     others = [name for name, repeats in columns_of_file(file).items() if repeats and name not in taken]
     choices = click.Choice(list(dict.fromkeys([given["label_column"], *others])))
-    click.echo(f"Rename them in {file}, or take their records out. Or name another column.", err=True)
+    click.echo(f"In {file}, rename what is private, or drop its records; or name another column.", err=True)
     question = "Column of the label (Enter reads the file again)"
     given["label_column"] = click.prompt(question, given["label_column"], type=choices, err=True)
 

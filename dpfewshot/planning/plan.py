@@ -144,7 +144,7 @@ def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
     if wanted > plan.settings.most_prompts(worst.population):
         return "a larger prompt_token_limit"
     work = plan.prompt_tokens // prompts * wanted
-    return f"at least prompt_token_limit={work}, or prompts_per_draw={wanted} where you set it"
+    return f"at least prompt_token_limit={work} or prompts_per_draw={wanted}"
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
     status, out, err = command("init", "tickets.csv")
     assert status == 0, err
     assert err.count("May everybody know these names?") == 3
-    assert err.count("Rename them in tickets.csv, or take their records out. Or name another column.") == 2
+    assert err.count("In tickets.csv, rename what is private, or drop its records; or name ") == 2
     assert "'body' is not" in err  # its values hardly repeat
     assert "text: body, label: topic, all records with one customer_id are one unit" in out
     assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))

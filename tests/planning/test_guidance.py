@@ -28,7 +28,7 @@ def planned(tokens: int, prompts: int, *, every: int | None = None) -> Generatio
 
 def test_the_prompts_that_a_warning_names_are_the_fewest_that_may_do() -> None:
     (warning,) = planned(60, 20).warnings
-    named = re.search(r"at least prompt_token_limit=(\d+), or prompts_per_draw=(\d+) where", warning)
+    named = re.search(r"at least prompt_token_limit=(\d+) or prompts_per_draw=(\d+)\)", warning)
     assert named is not None
     work, prompts = map(int, named.groups())
     bearable, _ = READABLE_NOISE["public-centred"]
