@@ -77,11 +77,12 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
         click.echo(f"      account: {on_one_line(project.account.account or 'none')}")
     else:
         account, pays = _account(project, synthesizer)
-        needed = enough(synthesizer.set_up.mechanism, measured)
+        needed, unit = enough(synthesizer.set_up.mechanism, measured), project.data.unit
         lines = [
-            describe(measured, project.data.unit),
+            describe(measured, unit),
+            *([f"      {on_one_line(one_label_each(unit_noun(unit)))}"] if unit else []),
             f"      {account}",
-            *_remedies(measured, needed, project.data.unit),
+            *_remedies(measured, needed, unit),
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
@@ -159,8 +160,6 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
-    if unit is not None:
-        lines.append(one_label_each(noun))
     if share := plan.settings.holdout:
         lines.append(
             f"of these {plural(noun)} {100 * share:g} % write nothing: they are kept for `choose`, which "

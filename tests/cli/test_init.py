@@ -514,14 +514,15 @@ def test_a_terminal_shows_the_texts(made: Run, monkeypatch: pytest.MonkeyPatch) 
     assert shown == [f"[{one.label}] {one.text}" for one in dpf.Demonstrations.from_jsonl("demos.jsonl")]
 
 
-def test_generate_says_what_plan_says_and_how_long_it_takes_on_a_terminal_alone(
+def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(FILE_NAME).write_text(Path(FILE_NAME).read_text() + "\n[plan]\nprobe_seconds = 0.01\n")
     planned = [line for line in made("plan")[1].splitlines() if line.startswith("      ")]
     piped = made("generate")[2].splitlines()
-    (time,) = (line for line in planned if line not in piped)
+    time, customers = (line for line in planned if line not in piped)
     assert time.startswith("      time: at most about ")
+    assert customers.startswith("      each customer counts once")  # said by init and plan
     assert piped[-1] == "next: dpfewshot choose, which tells whether they help"
     Path("budget.db").unlink()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
