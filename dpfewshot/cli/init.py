@@ -92,7 +92,7 @@ report = "report.html"  # report
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
 @click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
-@click.option("--epsilon", type=float, help="Epsilon of one plan.")
+@click.option("--epsilon", type=float, help="How much all texts together may tell of one record or customer.")
 @click.option("--model", help=f"A GGUF file or a name of `dpfewshot model`; {PACKAGED}: SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
 @click.option("--force", is_flag=True, help=f"Replace {FILE_NAME}.")
@@ -119,7 +119,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
         )
-    _check_model(given["model"])
+    if given["model"] is not None:
+        _known_model(given["model"])
     _name_columns(file, given, yes=yes)
     records, labels = _read(file, given, yes=yes)
     while not yes and not click.confirm(
@@ -136,10 +137,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
-    _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
+    question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
+    _answer(given, "epsilon", question, 2.0, click.FloatRange(0, min_open=True), yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
-    _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
-    _check_model(given["model"])
+    question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
+    _answer(given, "model", question, better, _known_model, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
@@ -178,7 +180,7 @@ def _answer(
     option: str,
     question: str,
     default: Any,
-    kind: click.Choice[str] | None = None,
+    kind: Any = None,
     *,
     yes: bool,
 ) -> None:
@@ -230,10 +232,10 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     return named[0] if named else NONE if option == "unit" else None
 
 
-def _check_model(model: str | None) -> None:
+def _known_model(model: str) -> str:
     """Refuse what is neither a model's name nor looks like a file or a name elsewhere."""
-    if model in {None, PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", str(model)):
-        return
+    if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", model):
+        return model
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
 
 

@@ -339,9 +339,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n1.5\nmodel.gguf\n")
+    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
+    assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 3
+    assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
     assert "Column of the label (desk, whose) [desk]" in err
     assert "'nowhere' is not one of" in err
