@@ -174,21 +174,21 @@ def _publish_choice(project: Project, choice: Choice, *, as_json: bool) -> None:
 def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     """What was chosen, of what the shares are, and whether they differ for sure; then the statement."""
     model, found, without = on_one_line(model), choice.accuracy, choice.baseline
+    told = f"to publish: {choice.statement}"
     if not choice.ingredients:
-        headline = (
+        return (
             f"no demonstrations are best for {model}: without any it labels {found} of the {where} rightly. "
-            "How the others did is not released; another --model may need them\n"
+            f"How the others did is not released; another --model may need them\n{told}\n"
             "next: ship no examples. Or make better ones, at a further cost: with more records or a larger "
             "epsilon, then choose again"
         )
-    else:
-        apart = found.low > without.high or without.low > found.high
-        headline = (
-            f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
-            f"rightly, without {without}; these 95 % intervals "
-            + ("do not overlap" if apart else "overlap, so which is better is not certain")
-        )
-    return f"{headline}\nto publish: {choice.statement}"
+    apart = found.low > without.high or without.low > found.high
+    return (
+        f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
+        f"rightly, without {without}; these 95 % intervals "
+        + ("do not overlap" if apart else "overlap, so which is better is not certain")
+        + f"\n{told}"
+    )
 
 
 def _calibrated(
