@@ -88,7 +88,7 @@ report = "report.html"  # report
 @click.option("--text", help="The column of the text.")
 @click.option("--label-column", help="The column of the label.")
 @click.option(
-    "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is a unit."
+    "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is protected alone."
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
 @click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
@@ -154,7 +154,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if as_json:
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
-    whose = f"all records with one {unit} are one unit" if unit else "each record is a unit of its own"
+    whose = f"all records of one {unit} are protected together" if unit else "each record is protected alone"
     words = f"at most about {project.settings.max_tokens * 3 // 4} words"
     written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
     sure = percent_text(believed(0.5, given["epsilon"]))
@@ -217,7 +217,7 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
         _answer(given, option, question, guess, choices, yes=yes)
     flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
     if flags:  # columns are not listed: they are a record if the first line is missing
-        none = f"; --unit {NONE}: each record is a unit of its own" if given["unit"] is None else ""
+        none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
         raise InvalidRecords(f"{file}: no column is surely that of {', '.join(flags)}: name it{none}")
 
 

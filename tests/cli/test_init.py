@@ -80,12 +80,12 @@ def made(command: Run) -> Run:
 def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     status, out, err = command("init", "tickets.csv", "--yes", *DESCRIBED)
     assert (status, err) == (0, "")
-    assert "text: body, label: topic, all records with one customer_id are one unit" in out
+    assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot plan\n")
     assert "each customer counts once, for the label of most of its records (of equals, the first" in out
     assert "a fifth of the customers writes nothing: it is kept for `choose`\n" in out
-    assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout", out), out
+    assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
@@ -138,7 +138,7 @@ def test_an_example_with_the_words_of_a_record_is_refused(command: Run, copy: Ca
 
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
-    assert "each record is a unit of its own" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
+    assert "each record is protected alone" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
     assert dpf.load().project.account.account == "anfragen"
     assert {record.unit for record in dpf.load().records()} == {None}
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic",
             ["--yes"],
-            "surely that of --unit: name it; --unit none: each record is a unit of its own",
+            "surely that of --unit: name it; --unit none: each record is protected alone",
         ),
         ("swordfish topic", ["--yes"], "surely that of --text, --unit: name it"),
         (
@@ -228,7 +228,7 @@ def test_a_column_that_is_called_like_whom_a_record_is_about_is_the_unit(command
     rows = "".join(f"My parcel {n} is late.,{('Delivery', 'Refund')[n % 2]},{n // 4}\n" for n in range(60))
     Path("c.csv").write_text(f"body,topic,{column}\n{rows}")
     out = command("init", "c.csv", "--yes")[1]
-    assert f"all records with one {column} are one unit" in out
+    assert f"all records of one {column} are protected together" in out
 
 
 def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> None:
@@ -347,7 +347,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "columns: words, desk, whose" in err
     assert "Column of the label (desk, whose) [desk]" in err
     assert "'nowhere' is not one of" in err
-    assert "all records with one whose are one unit" in out
+    assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
 
@@ -392,7 +392,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
     assert err.count("May everybody know these names?") == 3
     assert err.count("In tickets.csv, rename what is private, or drop its records; or name ") == 2
     assert "'body' is not" in err  # its values hardly repeat
-    assert "text: body, label: topic, all records with one customer_id are one unit" in out
+    assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))
 
 
