@@ -79,9 +79,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
         project.synthesizer(resuming=resume is not None) as synthesizer,
     ):
-        stages()(describe(synthesizer.plan, project.data.unit))
-        if resume is None:
-            stages()(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
+        _tell_plan(project, synthesizer, resuming=resume is not None)
         if synthesizer.unfinished and resume is None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if lines.there and resume is None:
@@ -95,9 +93,27 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
     if as_json:
         click.echo(json.dumps(document))
-    elif output is not None and sys.stdout.isatty():  # a pipe may be a log that is kept
-        for one in filter(attrgetter("certified"), demonstrations):
-            click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+    elif output is not None:
+        _conclude(demonstrations)
+
+
+def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
+    """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
+    tell = stages()
+    if sys.stderr.isatty():
+        tell("measuring the model's speed")
+        synthesizer.probe(project.plan.probe_seconds)
+    tell(describe(synthesizer.plan, project.data.unit))
+    if not resuming:
+        tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
+
+
+def _conclude(demonstrations: Demonstrations) -> None:
+    """Show the texts on a terminal, since a pipe may be a log that is kept; say what comes next."""
+    for one in filter(attrgetter("certified"), demonstrations if sys.stdout.isatty() else ()):
+        click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+    if click.get_current_context().params.get("config"):
+        stages()("next: dpfewshot choose, which tells whether they help")
 
 
 @contextmanager
@@ -162,8 +178,6 @@ def _release(
         labels = ", ".join(map(on_one_line, cut))
         warn(f"{counted(len(cut), 'text')} ended early ({labels}): an interruption took the rest of the draw")
     tell(f"done: {counted(released, 'demonstration')} in {lines.output}" if lines.output else "done")
-    if lines.output and click.get_current_context().params.get("config"):
-        tell("next: dpfewshot choose, which tells whether they help")
     return demonstrations
 
 

@@ -88,11 +88,11 @@ report = "report.html"  # report
 @click.option("--text", help="The column of the text.")
 @click.option("--label-column", help="The column of the label.")
 @click.option(
-    "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is a unit."
+    "--unit", help=f"The column that names whom a record belongs to; {NONE}: each record is protected alone."
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
 @click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
-@click.option("--epsilon", type=float, help="Epsilon of one plan.")
+@click.option("--epsilon", type=float, help="How much all texts together may tell of one record or customer.")
 @click.option("--model", help=f"A GGUF file or a name of `dpfewshot model`; {PACKAGED}: SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
 @click.option("--force", is_flag=True, help=f"Replace {FILE_NAME}.")
@@ -112,7 +112,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     from dpfewshot.audit.leak import copies
     from dpfewshot.cli.plan import one_label_each
     from dpfewshot.planning.plan import believed
-    from dpfewshot.records import read_records
 
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
@@ -120,15 +119,16 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
         )
-    _check_model(given["model"])
+    if given["model"] is not None:
+        _known_model(given["model"])
     _name_columns(file, given, yes=yes)
+    records, labels = _read(file, given, yes=yes)
+    while not yes and not click.confirm(
+        f"{_public(labels)}\nMay everybody know these names? No text is meant", default=None, err=True
+    ):
+        _ask_for_public_labels(file, given)
+        records, labels = _read(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
-    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-    labels = _labels(file, given, records, confirmed=not yes)
-    public = f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
-    question = f"{public}\nMay everybody know these names? No text is meant"
-    if not yes and not click.confirm(question, default=None, err=True):
-        raise click.UsageError("labels must be public: answer y, or name a column that everybody may know")
     _warn_of_columns(given, records)
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
@@ -137,10 +137,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
-    _answer(given, "epsilon", "Epsilon of one plan", 2.0, yes=yes)
+    question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
+    _answer(given, "epsilon", question, 2.0, click.FloatRange(0, min_open=True), yes=yes)
     better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
-    _answer(given, "model", f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}", better, yes=yes)
-    _check_model(given["model"])
+    question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
+    _answer(given, "model", question, better, _known_model, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
@@ -153,7 +154,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if as_json:
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
-    whose = f"all records with one {unit} are one unit" if unit else "each record is a unit of its own"
+    whose = f"all records of one {unit} are protected together" if unit else "each record is protected alone"
     words = f"at most about {project.settings.max_tokens * 3 // 4} words"
     written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
     sure = percent_text(believed(0.5, given["epsilon"]))
@@ -162,7 +163,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
-        public,
+        _public(labels),
         *([one_label_each(noun)] if unit else []),
         f"the model is told: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
@@ -179,7 +180,7 @@ def _answer(
     option: str,
     question: str,
     default: Any,
-    kind: click.Choice[str] | None = None,
+    kind: Any = None,
     *,
     yes: bool,
 ) -> None:
@@ -216,7 +217,7 @@ def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
         _answer(given, option, question, guess, choices, yes=yes)
     flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
     if flags:  # columns are not listed: they are a record if the first line is missing
-        none = f"; --unit {NONE}: each record is a unit of its own" if given["unit"] is None else ""
+        none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
         raise InvalidRecords(f"{file}: no column is surely that of {', '.join(flags)}: name it{none}")
 
 
@@ -231,10 +232,10 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     return named[0] if named else NONE if option == "unit" else None
 
 
-def _check_model(model: str | None) -> None:
+def _known_model(model: str) -> str:
     """Refuse what is neither a model's name nor looks like a file or a name elsewhere."""
-    if model in {None, PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", str(model)):
-        return
+    if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", model):
+        return model
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
 
 
@@ -278,6 +279,31 @@ def _reads_like_a_text(record: Record) -> bool:
     """Whether it has several words, which dates have not; other scripts may have no spaces."""
     text = record.text
     return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
+
+
+def _read(file: str, given: Mapping[str, Any], *, yes: bool) -> tuple[Records, list[str]]:
+    """The records of the columns that are named, and their labels."""
+    from dpfewshot.records import read_records
+
+    unit = None if given["unit"] == NONE else given["unit"]
+    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
+    return records, _labels(file, given, records, confirmed=not yes)
+
+
+def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
+    """Let the operator change the labels in the file, or name another column of labels."""
+    from dpfewshot.records.reading import columns_of_file
+
+    taken = given["text"], given["unit"]
+    others = [name for name, repeats in columns_of_file(file).items() if repeats and name not in taken]
+    choices = click.Choice(list(dict.fromkeys([given["label_column"], *others])))
+    click.echo(f"In {file}, rename what is private, or drop its records; or name another column.", err=True)
+    question = "Column of the label (Enter reads the file again)"
+    given["label_column"] = click.prompt(question, given["label_column"], type=choices, err=True)
+
+
+def _public(labels: list[str]) -> str:
+    return f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
 
 
 def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed: bool) -> list[str]:

@@ -77,11 +77,12 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
         click.echo(f"      account: {on_one_line(project.account.account or 'none')}")
     else:
         account, pays = _account(project, synthesizer)
-        needed = enough(synthesizer.set_up.mechanism, measured)
+        needed, unit = enough(synthesizer.set_up.mechanism, measured), project.data.unit
         lines = [
-            describe(measured, project.data.unit),
+            describe(measured, unit),
+            *([f"      {on_one_line(one_label_each(unit_noun(unit)))}"] if unit else []),
             f"      {account}",
-            *_remedies(measured, needed, project.data.unit),
+            *_remedies(measured, needed, unit),
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
@@ -137,6 +138,9 @@ def comparison(rows: list[Compared], target_noise: float | None = None) -> Itera
 
 # ---- in plain words --------------------------------------------------------------------------------------
 
+_NEXT_TO_NOTHING: Final = 0.01
+"""The share of a budget below which no further plan is of use."""
+
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
 
@@ -156,8 +160,6 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
-    if unit is not None:
-        lines.append(one_label_each(noun))
     if share := plan.settings.holdout:
         lines.append(
             f"of these {plural(noun)} {100 * share:g} % write nothing: they are kept for `choose`, which "
@@ -225,18 +227,20 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         return "account: none, since nothing is certified", True
     if named.ledger is None:
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
-    name = on_one_line(str(named.account))
+    all_of_it = (
+        "generate spends all of it: nothing is left then for further texts of these labels, and what is "
+        "spent elsewhere on these records comes on top"
+    )
     if account is None:
-        return (
-            "generate spends all of it: nothing is left then for further texts of these labels, and what is "
-            "spent elsewhere on these records comes on top"
-        ), True
-    budget = account.budget
+        return all_of_it, True
+    budget, name = account.budget, on_one_line(str(named.account))
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:
         (_, left), pays = account.check(costs), True
     except BudgetExceeded:
         left, pays = account.remaining, False
+    if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
+        return all_of_it, True
     verb = "is left then" if pays else "is left, which is not enough"
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
@@ -252,7 +256,7 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
             + (" of each label" if needed.scope else "")
         )
     if needed.epsilon is not None:
-        ways.append(f"epsilon {_upwards(needed.epsilon)} at the same delta")
+        ways.append(f"epsilon {_upwards(needed.epsilon)}")
     if readable:
         ways.append(f"the other labels alone, which lose nothing by it:{readable}")
     if ways:

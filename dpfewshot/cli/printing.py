@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,9 +16,6 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FAILED: Final = 1
 """The exit status of a failed audit or verification."""
-
-_WORTH_SAYING: Final = 0.1
-"""Minutes below which nobody needs to know how long it takes."""
 
 _QUIET: Final = "dpfewshot.quiet"
 
@@ -43,7 +39,7 @@ def stages() -> Callable[[str], None]:
     """Return what prints the stages of the running command, on any thread; nothing with --quiet.
 
     A stage is named when it begins, so that a pipe is not silent. It may say public numbers alone, and no
-    duration; what releases no text may say `minutes_left`.
+    duration: that depends on how many records were drawn.
     """
     context = click.get_current_context(silent=True)
     quiet = context is None or context.meta.get(_QUIET, False)
@@ -53,12 +49,6 @@ def stages() -> Callable[[str], None]:
             click.echo(stage, err=True)
 
     return tell
-
-
-def minutes_left(began: float, step: int, steps: int) -> str:
-    """How long is left, for the operator alone, at the pace since `began`; "" if nobody needs to know."""
-    minutes = (time.monotonic() - began) * (steps - step) / step / 60
-    return f", about {minutes:.1f} minutes left" if minutes > _WORTH_SAYING else ""
 
 
 def warn(message: str) -> None:

@@ -29,7 +29,6 @@ from dpfewshot.values import (
     Relation,
     StoredRecords,
     amount_text,
-    on_one_line,
     unit_of,
 )
 
@@ -442,7 +441,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         backend = self.open_model(prompts=options.prompts_per_draw)
-        from dpfewshot.planning.plan import noise_warnings, noisy_strata
+        from dpfewshot.planning.plan import noise_warnings, who_reads_badly
         from dpfewshot.synthesizer import Synthesizer
 
         tell("planning")
@@ -461,10 +460,8 @@ class Project:
             observers=observers,
         )
         told = noise_warnings(synthesizer.plan) if described else []
-        noisy = [on_one_line(one.scope or "") for one in noisy_strata(synthesizer.plan)]
-        some = f" of {', '.join(noisy)}" if len(noisy) < len(synthesizer.plan.strata) else ""
         for warning in synthesizer.plan.warnings:
-            warn(f"the texts{some} will read badly" if warning in told else in_options(warning))
+            warn(who_reads_badly(synthesizer.plan) if warning in told else in_options(warning))
         if opened is not None and not resuming:  # of all strata, before the first one generates
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model
-from dpfewshot.cli.printing import Decorator, json_option, minutes_left, publish, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
     HOLDOUT,
@@ -175,19 +174,21 @@ def _publish_choice(project: Project, choice: Choice, *, as_json: bool) -> None:
 def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     """What was chosen, of what the shares are, and whether they differ for sure; then the statement."""
     model, found, without = on_one_line(model), choice.accuracy, choice.baseline
+    told = f"to publish: {choice.statement}"
     if not choice.ingredients:
-        headline = (
+        return (
             f"no demonstrations are best for {model}: without any it labels {found} of the {where} rightly. "
-            "How the others did is not released; another --model may need them"
+            f"How the others did is not released; another --model may need them\n{told}\n"
+            "next: ship no examples. Or make better ones, at a further cost: with more records or a larger "
+            "epsilon, then choose again"
         )
-    else:
-        apart = found.low > without.high or without.low > found.high
-        headline = (
-            f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
-            f"rightly, without {without}; these 95 % intervals "
-            + ("do not overlap" if apart else "overlap, so which is better is not certain")
-        )
-    return f"{headline}\nto publish: {choice.statement}"
+    apart = found.low > without.high or without.low > found.high
+    return (
+        f"{on_one_line(choice.candidate.name)} is chosen: with it, {model} labels {found} of the {where} "
+        f"rightly, without {without}; these 95 % intervals "
+        + ("do not overlap" if apart else "overlap, so which is better is not certain")
+        + f"\n{told}"
+    )
 
 
 def _calibrated(
@@ -317,13 +318,13 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
 
     A release is charged after its last step alone (`releases.scoring.charged`).
     """
-    tell, done, began = stages(), False, time.monotonic()
+    tell, done = stages(), False
 
     def on_progress(step: int, steps: int) -> None:
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            tell(f"{doing}: {100 * step // steps} % done{minutes_left(began, step, steps)}")
+            tell(f"{doing}: {100 * step // steps} % done")
 
     try:
         yield on_progress

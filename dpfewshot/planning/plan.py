@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from typing import Any, Final, Self
 
@@ -14,11 +13,11 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import rounded_up, to_digits
+from dpfewshot.exact import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
-from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, percent_text
+from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, on_one_line, percent_text
 
 READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
@@ -65,7 +64,7 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
         return []
     warning = (
         f"epsilon {epsilon_text(plan.epsilon)} protects hardly at all: whoever is 1 % sure that a given "
-        f"unit is in the records can become {percent_text(believed(0.01, plan.epsilon))} sure; take "
+        f"record is in the data can become {percent_text(believed(0.01, plan.epsilon))} sure; take "
         f"{HARDLY_PROTECTS:.3g} or less (docs/privacy-officer.md)"
     )
     return [warning]
@@ -73,28 +72,20 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
 
 def noise_warnings(plan: GenerationPlan) -> list[str]:
     """A warning if a stratum's noise is above what its mechanism was measured to bear; else none."""
-    misplaced, senseless = READABLE_NOISE.get(plan.mechanism, (math.inf, math.inf))
     noisy = noisy_strata(plan)
     if not noisy:
         return []
-    worst = noisy[0]
-    others = f" and {len(noisy) - 1} more" if len(noisy) > 1 else ""
-    noise = worst.noise_on_mean or 0.0
-    hopeless = noise > senseless
-    expected = "text that makes little sense" if hopeless else "words out of place"
-    limit = senseless if hopeless else misplaced
-    measured = (
-        f"above {limit:g}, where texts by {plan.mechanism} were measured so, with about "
-        f"{_share(plan, OUT_OF_PLACE[hopeless])} out of place, and more above it"
-    )
-    if noise > RANDOM_NOISE:
-        measured = f"above {RANDOM_NOISE:g}, the largest that a mean can be, so that most tokens are random"
-    warning = (
-        f"expect {expected} for {worst.scope or 'the data set'}{others}: the noise on the mean, "
-        f"{_rounded_up(noise)}, is {measured}; "
-        f"what helps: {', '.join(_remedies(plan, worst, misplaced))} (docs/how-to/settings.md)"
-    )
-    return [warning]
+    remedies = ", ".join(_remedies(plan, noisy[0]))
+    fault = _fault(plan, noisy[0].noise_on_mean or 0.0)
+    return [f"{who_reads_badly(plan)}: {fault}; what helps: {remedies} (docs/how-to/settings.md)"]
+
+
+def who_reads_badly(plan: GenerationPlan) -> str:
+    """The labels whose texts will read badly, in a clause."""
+    noisy = noisy_strata(plan)
+    labels = ", ".join(on_one_line(one.scope or "") for one in noisy)
+    some = f" of {labels}" if len(noisy) < len(plan.strata) else ""
+    return f"the texts{some} will read badly"
 
 
 def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
@@ -117,50 +108,43 @@ def reading(plan: GenerationPlan) -> str:
 
 
 def _reading(plan: GenerationPlan, noise: float) -> str:
-    misplaced, senseless = READABLE_NOISE[plan.mechanism]
+    misplaced, _ = READABLE_NOISE[plan.mechanism]
     if noise <= misplaced / 2:
-        return "as well as the model writes; at so little noise no words were out of place when measured"
+        return "as well as the model writes; no words were out of place when measured"
     if noise <= misplaced:
-        return "nearly as well as the model writes; few words were out of place at this noise when measured"
+        return "nearly as well as the model writes; few words were out of place when measured"
+    return f"badly; {_fault(plan, noise)}"
+
+
+def _fault(plan: GenerationPlan, noise: float) -> str:
+    """What is wrong with texts at more noise than their mechanism was measured to bear."""
     if noise > RANDOM_NOISE:
-        return "not at all: most words will be random"
+        return "most words will be random"
+    _, senseless = READABLE_NOISE[plan.mechanism]
     hopeless = noise > senseless
-    expected = "they will make little sense" if hopeless else "some words will be out of place"
-    return f"badly; {expected}, about {_share(plan, OUT_OF_PLACE[hopeless])} or more"
+    fault = f"about 1 word in {OUT_OF_PLACE[hopeless]}, or more, will be out of place"
+    return f"they will make little sense, and {fault}" if hopeless else fault
 
 
-def _rounded_up(noise: float) -> str:
-    """To three digits, so that what is above a limit of fewer digits reads so."""
-    return f"{to_digits(Decimal(repr(noise)), 3, ROUND_CEILING).normalize():f}"
-
-
-def _share(plan: GenerationPlan, often: int) -> str:
-    """One token in so many, as a count of the plan's tokens where that is more than one."""
-    tokens = plan.settings.max_tokens
-    return f"{tokens // often} of {tokens} tokens" if tokens >= 2 * often else f"1 token in {often}"
-
-
-def _remedies(plan: GenerationPlan, worst: StratumPlan, bearable: float) -> list[str]:
+def _remedies(plan: GenerationPlan, worst: StratumPlan) -> list[str]:
     settings = plan.settings
     remedies = ["more records", "a larger epsilon"]
     if settings.shots_per_label > 1:
-        remedies.append("fewer shots")
+        remedies.append("fewer shots_per_label")
     remedies.append("a smaller max_tokens")
     if settings.prompts_per_draw < settings.most_prompts(worst.population):
-        remedies.append(_more_prompts(plan, worst, bearable))
-        if settings.tokens_per_draw > 1:
-            remedies.append(f"a tokens_per_draw below {settings.tokens_per_draw}, with as many prompts")
+        remedies.append(f"more time ({_more_prompts(plan, worst)})")
     return remedies
 
 
-def _more_prompts(plan: GenerationPlan, worst: StratumPlan, bearable: float) -> str:
+def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
     """How many prompts it takes at least: σ does not fall with M, so the noise falls as 1/M at most."""
-    prompts = plan.settings.prompts_per_draw
+    prompts, (bearable, _) = plan.settings.prompts_per_draw, READABLE_NOISE[plan.mechanism]
     wanted = math.ceil(prompts * (worst.noise_on_mean or 0.0) / bearable)
     if wanted > plan.settings.most_prompts(worst.population):
-        return "more prompts_per_draw"
+        return "a larger prompt_token_limit"
     work = plan.prompt_tokens // prompts * wanted
-    return f"prompts_per_draw={wanted} or more (prompt_token_limit={work} where the planner decides)"
+    return f"at least prompt_token_limit={work} or prompts_per_draw={wanted}"
 
 
 @dataclass(frozen=True)
@@ -399,8 +383,8 @@ class GenerationPlan:
     def _delta_warnings(self) -> tuple[str, ...]:
         return tuple(
             f"delta={delta_text(stratum.spend.delta)} is not below 1/{stratum.population} for "
-            f"{stratum.scope or 'the data set'}: it allows a mechanism that publishes one random record; "
-            "use it for reproduction only"
+            f"{stratum.scope or 'the data set'}: it would allow publishing one random record; "
+            "use it to reproduce a paper only"
             for stratum in self.strata
             if stratum.spend and stratum.spend.delta * stratum.population >= 1
         )

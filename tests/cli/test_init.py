@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 import dpfewshot as dpf
@@ -78,12 +80,12 @@ def made(command: Run) -> Run:
 def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     status, out, err = command("init", "tickets.csv", "--yes", *DESCRIBED)
     assert (status, err) == (0, "")
-    assert "text: body, label: topic, all records with one customer_id are one unit" in out
+    assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot plan\n")
     assert "each customer counts once, for the label of most of its records (of equals, the first" in out
     assert "a fifth of the customers writes nothing: it is kept for `choose`\n" in out
-    assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout", out), out
+    assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
@@ -136,7 +138,7 @@ def test_an_example_with_the_words_of_a_record_is_refused(command: Run, copy: Ca
 
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
-    assert "each record is a unit of its own" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
+    assert "each record is protected alone" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
     assert dpf.load().project.account.account == "anfragen"
     assert {record.unit for record in dpf.load().records()} == {None}
 
@@ -172,7 +174,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic",
             ["--yes"],
-            "surely that of --unit: name it; --unit none: each record is a unit of its own",
+            "surely that of --unit: name it; --unit none: each record is protected alone",
         ),
         ("swordfish topic", ["--yes"], "surely that of --text, --unit: name it"),
         (
@@ -226,7 +228,7 @@ def test_a_column_that_is_called_like_whom_a_record_is_about_is_the_unit(command
     rows = "".join(f"My parcel {n} is late.,{('Delivery', 'Refund')[n % 2]},{n // 4}\n" for n in range(60))
     Path("c.csv").write_text(f"body,topic,{column}\n{rows}")
     out = command("init", "c.csv", "--yes")[1]
-    assert f"all records with one {column} are one unit" in out
+    assert f"all records of one {column} are protected together" in out
 
 
 def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> None:
@@ -337,13 +339,15 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n1.5\nmodel.gguf\n")
+    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
+    assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 3
+    assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
     assert "Column of the label (desk, whose) [desk]" in err
     assert "'nowhere' is not one of" in err
-    assert "all records with one whose are one unit" in out
+    assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
 
@@ -366,6 +370,30 @@ def test_a_record_in_place_of_names_is_not_shown(
     status, out, err = command("init", "bare.csv", *words)
     assert (status, out, err.count("\n"), "swordfish" in err) == (2, "", 1, False)
     assert "the first line may be a record" in err
+
+
+def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
+    command: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand in the file, or by naming another column of labels."""
+    confirm = click.confirm
+
+    def confirmed(question: str, **options: Any) -> bool:
+        said = confirm(question, **options)
+        if "Refund" in question:  # while the program waits
+            path = Path("tickets.csv")
+            path.write_text(path.read_text().replace("Refund", "Money back"))
+        return said
+
+    monkeypatch.setattr(click, "confirm", confirmed)
+    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n1.5\n\n")
+    status, out, err = command("init", "tickets.csv")
+    assert status == 0, err
+    assert err.count("May everybody know these names?") == 3
+    assert err.count("In tickets.csv, rename what is private, or drop its records; or name ") == 2
+    assert "'body' is not" in err  # its values hardly repeat
+    assert "text: body, label: topic, all records of one customer_id are protected together" in out
+    assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))
 
 
 @pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
@@ -488,10 +516,25 @@ def test_a_terminal_shows_the_texts(made: Run, monkeypatch: pytest.MonkeyPatch) 
     assert shown == [f"[{one.label}] {one.text}" for one in dpf.Demonstrations.from_jsonl("demos.jsonl")]
 
 
+def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
+    made: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(FILE_NAME).write_text(Path(FILE_NAME).read_text() + "\n[plan]\nprobe_seconds = 0.01\n")
+    planned = [line for line in made("plan")[1].splitlines() if line.startswith("      ")]
+    piped = made("generate")[2].splitlines()
+    time, customers = (line for line in planned if line not in piped)
+    assert time.startswith("      time: at most about ")
+    assert customers.startswith("      each customer counts once")  # said by init and plan
+    assert piped[-1] == "next: dpfewshot choose, which tells whether they help"
+    Path("budget.db").unlink()
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    shown = made("generate", "--output", "shown.jsonl")[2]
+    assert "measuring the model's speed\n" in shown
+    assert "      time: at most about " in shown
+
+
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
-    helps = re.compile(
-        r"about (\d+) customers of each label; epsilon ([\d.]+) at the same delta$", re.MULTILINE
-    )
+    helps = re.compile(r"about (\d+) customers of each label; epsilon ([\d.]+)$", re.MULTILINE)
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
     found = helps.search(out)

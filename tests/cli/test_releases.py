@@ -44,6 +44,16 @@ class Helped(Shop):
         return [0.4, 0.4, *[0.2 / 8] * 8]
 
 
+class Hurt(Shop):
+    """Knows money from a parcel until a demonstration confuses it."""
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        last = max(index for index, token in enumerate(prompt) if token in (6, 8))
+        if 2 in prompt[:last] and prompt[-1] >= 2:
+            return [0.4, 0.4, *[0.2 / 8] * 8]
+        return list(super().answer(prompt))
+
+
 class Interrupted(Helped):
     """Ctrl-C is pressed at the first prompt about a record."""
 
@@ -100,6 +110,14 @@ def test_one_line_says_which_and_how_good(command: Run, here: Path) -> None:
     assert "\nto publish: with these demonstrations " in out
     assert out.endswith("(ε = 2 for the choice, δ = 0, neighbours zero-out)\n")
     assert (here / "chosen.jsonl").read_text() == (here / "good.jsonl").read_text()
+
+
+def test_where_none_are_best_it_says_what_to_do(command: Run, here: Path) -> None:
+    words = ("--backend", f"{__name__}:Hurt", *GOOD, "--output", "chosen.jsonl")
+    status, out, err = command(*CHOOSE, *words)
+    assert (status, out.startswith("no demonstrations are best for ")) == (0, True), err
+    assert out.splitlines()[-1].startswith("next: ship no examples. Or make better ones, at a further cost: ")
+    assert (here / "chosen.jsonl").read_text() == ""
 
 
 @pytest.mark.usefixtures("here")

@@ -10,7 +10,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import PublicCentred
-from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan
+from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan, reading
 from dpfewshot.values import epsilon_text
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
@@ -28,9 +28,9 @@ def planned(tokens: int, prompts: int, *, every: int | None = None) -> Generatio
 
 def test_the_prompts_that_a_warning_names_are_the_fewest_that_may_do() -> None:
     (warning,) = planned(60, 20).warnings
-    named = re.search(r"prompts_per_draw=(\d+) or more \(prompt_token_limit=(\d+)", warning)
+    named = re.search(r"at least prompt_token_limit=(\d+) or prompts_per_draw=(\d+)\)", warning)
     assert named is not None
-    prompts, work = map(int, named.groups())
+    work, prompts = map(int, named.groups())
     bearable, _ = READABLE_NOISE["public-centred"]
     assert (planned(60, prompts - 1).noise_on_mean or 0.0) > bearable
     assert planned(60, 2 * prompts).warnings == ()
@@ -39,11 +39,10 @@ def test_the_prompts_that_a_warning_names_are_the_fewest_that_may_do() -> None:
 
 def test_a_warning_names_no_more_prompts_than_there_are_units() -> None:
     (warning,) = planned(9000, 10).warnings
-    assert "more prompts_per_draw, a tokens_per_draw below 9000" in warning
-    assert "prompts_per_draw=" not in warning
-    (warning,) = planned(9000, 200).warnings
+    assert "more time (a larger prompt_token_limit)" in warning
     assert "prompts_per_draw" not in warning
-    assert "tokens_per_draw" not in warning  # a fresh draw would take every unit again
+    (warning,) = planned(9000, 200).warnings
+    assert "more time" not in warning  # every unit is in each draw
 
 
 @pytest.mark.parametrize("prompts", [20, 40])
@@ -55,9 +54,9 @@ def test_fewer_tokens_on_a_draw_have_less_noise_with_as_many_prompts(prompts: in
 def test_a_long_text_is_planned_with_a_warning_and_a_short_one_without() -> None:
     assert planned(20, 40).warnings == ()
     (warning,) = planned(400, 40).warnings
-    assert "about 40 of 400 tokens out of place, and more above it" in warning
+    assert "make little sense, and about 1 word in 10, or more, will be out of place" in warning
     (warning,) = planned(20, 19).warnings
-    assert "about 1 token in 25 out of place" in warning
+    assert "read badly: about 1 word in 25, or more, will be out of place; what helps: " in warning
     assert planned(20, 19).as_dict()["warnings"] == [warning]
 
 
@@ -95,14 +94,23 @@ def test_a_plan_says_how_much_of_a_record_is_read_whatever_the_records_hold(cap:
     assert f"at most {cap} tokens of a record" in sentence
 
 
-def test_the_noise_that_a_warning_names_is_above_its_limit() -> None:
-    """Also a hair above it, where two decimals read "0.20, is above 0.2"."""
-    limits = [*READABLE_NOISE["public-centred"], 1.0]
+@pytest.mark.parametrize(
+    ("noise", "says"),
+    [
+        (0.15 * (1 + 1e-9), "read badly: about 1 word in 25, or more"),
+        (0.2, "read badly: about 1 word in 25, or more"),
+        (0.2 * (1 + 1e-9), "read badly: they will make little sense"),
+        (1.0, "read badly: they will make little sense"),
+        (1 + 1e-9, "read badly: most words will be random"),
+        (5559.64, "read badly: most words will be random"),
+    ],
+)
+def test_a_warning_says_how_badly_in_words_that_a_newcomer_knows(noise: float, says: str) -> None:
     made = planned(20, 19)
-    for noise in [*(limit * (1 + 1e-9) for limit in limits), 0.9, 15.0, 86.6, 5559.64]:
-        strata = [dataclasses.replace(one, noise_on_mean=noise) for one in made.strata]
-        (warning,) = dataclasses.replace(made, strata=tuple(strata)).warnings
-        told = re.search(r"the noise on the mean, ([\d.]+), is above ([\d.]+),", warning)
-        assert told is not None
-        assert float(told[1]) > float(told[2]) == max(limit for limit in limits if limit < noise)
-        assert ("out of place" in warning) == (noise <= 1)  # nothing was measured above
+    strata = tuple(dataclasses.replace(one, noise_on_mean=noise) for one in made.strata)
+    made = dataclasses.replace(made, strata=strata)
+    (warning,) = made.warnings
+    assert f"the texts will {says}" in warning
+    assert not re.search(r"noise|mean|mechanism|stratum|unit|token\b|sigma|centred", warning)
+    assert ("out of place" in warning) == (noise <= 1)  # nothing was measured above
+    assert says.removeprefix("read badly: ") in reading(made)
