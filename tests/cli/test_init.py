@@ -312,7 +312,7 @@ def test_set_is_not_taken_for_yes(command: Run) -> None:
 def test_a_models_name_is_known_or_a_files(command: Run) -> None:
     status, out, err = command("init", "tickets.csv", "--yes", "--model", "gemma")
     assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
-    assert "no model 'gemma': name a GGUF file, gemma-3-270m, qwen-1.5b or packaged" in err
+    assert "no model 'gemma': name a GGUF file, gemma-3-270m, qwen-0.5b, qwen-1.5b or packaged" in err
     told = command("init", "tickets.csv", "--yes", "--model", "gemma-3-270m")[1]
     assert told.endswith("next: dpfewshot model get gemma-3-270m, then dpfewshot plan\n")
 

@@ -62,7 +62,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
 
     Args:
         model: the GGUF file: a path; or its name on the Hugging Face hub, "org/repository/file.gguf", if
-            `dpfewshot[hub]` is installed; or a name as "gemma-3-270m", which `dpfewshot model get` fetched;
+            `dpfewshot[hub]` is installed; or a name as "qwen-0.5b", which `dpfewshot model get` fetched;
             or "ollama:NAME", which Ollama has fetched (`files.local_file`).
         context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
             gives a row of NaN for every token of its block.
