@@ -149,7 +149,7 @@ def test_without_a_network(command: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("index")
 def test_a_model_that_nobody_fetched_says_how(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendError, match="not on this machine; run: dpfewshot model get qwen-0.5b"):
+    with pytest.raises(BackendError, match=r"not on this machine; run: dpfewshot model get qwen-0\.5b"):
         dpf.backends.LlamaCpp("qwen-0.5b")
     assert "run: dpfewshot model get qwen-1.5b" in command("doctor", "--model", "qwen-1.5b")[1]
     assert (
