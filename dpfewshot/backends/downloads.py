@@ -101,7 +101,7 @@ def advice() -> str:
         return "the packaged model is for trying out; this machine has too little memory for a better one"
     first = "" if downloaded(RECOMMENDED) else f"dpfewshot model get {RECOMMENDED}, then "
     how = f"{first}give --model {RECOMMENDED}"
-    return f"the packaged model is for trying out. {RECOMMENDED} writes better in 1.4 times the time: {how}"
+    return f"the packaged model is for trying out. {RECOMMENDED} writes far better in twice the time: {how}"
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:
