@@ -1,7 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
 What it writes is public: names of columns and labels, and nothing else of the records. What it prints is
-public, too, but for a warning that a column does not look like what it is taken for.
+public, too, but for a warning, on a terminal alone, that a column does not look like what it is taken for.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _ask_for_public_labels(file, given)
         records, labels = _read(file, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
-    _warn_of_columns(given, records)
+    if sys.stderr.isatty():  # one record may decide it, and a log may travel
+        _warn_of_columns(given, records)
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
     question = f"What is a text? A noun phrase, such as: {sent}"
@@ -256,12 +257,12 @@ def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
 
 
 def _warn_of_several_labels(records: Records, noun: str) -> None:
-    """Warn on the operator's terminal of units with several labels, which count for one alone."""
+    """Warn of units with several labels, which count for one alone."""
     from dpfewshot.records.units import units_by_label
 
     having = Counter(label for _, label in {(one.unit, one.label) for one in records if one.unit is not None})
     several = having.total() > len({one.unit for one in records if one.unit is not None})
-    if not (several and sys.stderr.isatty()):  # one unit may decide it, and a log may travel
+    if not several:
         return
     counting = {label: len(units) for label, units in units_by_label(records).items()}
     counts = "; ".join(

@@ -7,7 +7,6 @@ words, so it is post-processing.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -40,7 +39,8 @@ class Draft:
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         example: the tokens of the task's made-up example: no n-gram of it is repeated.
-        openings: token sequences of which none begins the text.
+        phrases: token sequences of which none comes in a text.
+        earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and the names of fields.
@@ -54,14 +54,13 @@ class Draft:
         *,
         further: Sequence[Sequence[int]] = (),
         example: Sequence[int] = (),
-        openings: Iterable[Sequence[int]] = (),
+        phrases: Sequence[Sequence[int]] = (),
+        earlier: Sequence[Sequence[int]] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
-        self._example, self._opened = example, defaultdict[tuple[int, ...], set[int]](set)
-        for opening in openings:
-            self._opened[tuple(opening[:-1])].add(opening[-1])
+        self._example, self._phrases, self._earlier = example, phrases, earlier
         self._fields: list[list[int]] = [[]]
         for token in released:
             self.add(token)
@@ -81,14 +80,16 @@ class Draft:
     def excluded(self) -> frozenset[int]:
         """The tokens that may not come next.
 
-        An end as a field's first token, what repeats an n-gram, and the last of an opening.
+        What ends a blank field, repeats an n-gram, ends a phrase, or opens the text as an earlier one.
         """
         field, size = self._fields[-1], self._layout.no_repeat_ngram_size
-        opening = self._opened.get(tuple(field), set()) if len(self._fields) == 1 else set()
-        if not field:
-            return self._ends | opening
-        repeated = repeating([*self._example, _NO_TOKEN, *field], size) if size else frozenset()
-        return (repeated | opening) - self._ends - {_NO_TOKEN}
+        excluded = {each[-1] for each in self._phrases if field[len(field) + 1 - len(each) :] == each[:-1]}
+        if size:
+            excluded |= repeating([*self._example, _NO_TOKEN, *field], size)
+        if len(self._fields) == 1 and len(field) == size - 1:
+            excluded |= {each[size - 1] for each in self._earlier if list(each[: size - 1]) == field}
+        excluded -= self._ends | {_NO_TOKEN}
+        return frozenset(excluded if self._value(field) else excluded | self._ends)
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.
@@ -97,7 +98,7 @@ class Draft:
             public_logprobs: of the prompt without records, shape (V,).
             left: how many tokens may still come, this one included.
         """
-        excluded = self.excluded
+        excluded = frozenset(each for each in self.excluded if each < len(public_logprobs))
         if len(excluded) == len(public_logprobs):  # nothing else is left to say
             excluded = frozenset()
         return rule(public_logprobs, excluded)
@@ -141,8 +142,7 @@ class Draft:
         written = whole_text(self._backend, [token for token in tokens if token not in model_ends])
         if self._layout.multiline:
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
-        value = written.split("\n", maxsplit=1)[0].strip()  # "?" and the break may be one token
-        return on_one_line(value) if len(self._layout.fields) > 1 else value
+        return on_one_line(written.split("\n", maxsplit=1)[0])  # "?" and the break may be one token
 
 
 def whole_sentences(text: str) -> str:

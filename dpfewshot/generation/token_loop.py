@@ -36,10 +36,10 @@ COMPLETION: Final = 24
 """The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
 
 REFUSALS: Final = (
-    *(f" I{am}{how} sorry" for am in ("'m", "\u2019m", " am") for how in ("", " so", " really", " very")),
-    *(" I apologize", " Sorry", " As an AI"),
+    *("sorry", "Sorry", "apologize", "apologise", "As an AI"),
+    *(f"{cannot} {help_}" for cannot in ("can't", "can\u2019t", "cannot") for help_ in ("assist", "help")),
 )
-"""How assistants begin what is no text of a task: "I'm sorry, but I can't help with that"."""
+"""What assistants say in place of a text: "I'm sorry, but I can't help with that"."""
 
 PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int | None]
 """Chooses a text's next token from the public prompt's row, shape (V,), and the number of tokens left.
@@ -196,8 +196,8 @@ class TokenLoop:
 
     @cached_property
     def _refusals(self) -> list[list[int]]:
-        written = [list(self.backend.tokenize(each)) for each in REFUSALS]
-        return [each for each in written if each and max(each) < self.backend.vocabulary_size]
+        forms = [form for each in REFUSALS for form in (each, f" {each}")]
+        return [list(tokens) for tokens in map(self.backend.tokenize, forms) if len(tokens)]
 
     @property
     def automaton(self) -> TokenAutomaton | None:
@@ -222,13 +222,14 @@ class TokenLoop:
         size = self.layout.no_repeat_ngram_size
         texts = earlier if size else ()
         begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in texts]  # there may be thousands
-        opened = [each[:size] for each in map(self.backend.tokenize, begun) if len(each) >= size]
+        opened = [each for each in map(self.backend.tokenize, begun) if len(each) >= size]
         example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
         return Draft(
             *(self.backend, self.layout, self.ends),
             further=further,
             example=example,
-            openings=[*opened, *self._refusals] if size else (),
+            phrases=self._refusals if size else (),
+            earlier=opened,
             released=released,
         )
 

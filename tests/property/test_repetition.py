@@ -65,7 +65,7 @@ def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> No
         draft.add(token)
         if draft.finished:
             break
-        assert draft.excluded == ENDS or not draft.excluded & ENDS  # all of them where a field begins
+        assert draft.excluded >= ENDS or not draft.excluded & ENDS  # all of them where a field is blank
 
 
 def test_no_ngram_of_the_example_is_repeated() -> None:
@@ -223,12 +223,10 @@ def test_a_task_tells_the_rule() -> None:
 ASSISTANT = (" I", "'m", " sorry", ", but", " fine", " Sorry", ".", "\n")
 
 
-@pytest.mark.parametrize(("size", "begins"), [(4, " I'm fine"), (0, " I'm sorry")])
-def test_no_text_begins_as_an_assistants_refusal(size: int, begins: str) -> None:
-    """By public words alone; later in a text the words may come."""
-
+@pytest.mark.parametrize(("size", "says"), [(4, "I'm fine"), (0, "I'm sorry")])
+def test_no_text_says_an_assistants_refusal(size: int, says: str) -> None:
     class Refuses(Scripted):
-        """Says "I'm sorry, but." or, where it may not, "I'm fine, but." """
+        """Says "I'm sorry." or, where it may not, "I'm fine." """
 
         def __init__(self) -> None:
             super().__init__(ASSISTANT, self.answer)
@@ -238,14 +236,17 @@ def test_no_text_begins_as_an_assistants_refusal(size: int, begins: str) -> None
             likely = {"": " I", " I": "'m", " I'm": " sorry"}.get(said, ".")
             return [0.9 if word == likely else 0.05 if word == " fine" else 0.001 for word in ASSISTANT]
 
-    backend = Refuses()
-    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=size).layout
-    loop = TokenLoop(backend, layout)
-    assert (ASSISTANT.index(" Sorry") in loop.draft().excluded) is bool(size)
-    assert (ASSISTANT.index(" sorry") in loop.draft([0, 1]).excluded) is bool(size)
-    assert ASSISTANT.index(" sorry") not in loop.draft([4, 0, 1]).excluded
-    assert ASSISTANT.index(" I") not in loop.draft().excluded
-    written = instruction_only_demonstrations(
-        dataclasses.replace(TASK, no_repeat_ngram_size=size), backend, max_tokens=3
-    )
-    assert all(f" {one.text}".startswith(begins) for one in written)
+    task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
+    written = instruction_only_demonstrations(task, Refuses(), max_tokens=3)
+    assert all(one.text.startswith(says) for one in written)
+    loop = TokenLoop(Refuses(), dataclasses.replace(task, text_field="Text").layout)
+    for begun in ([], [0, 1], [4, 3, 0, 1]):
+        assert (ASSISTANT.index(" sorry") in loop.draft(begun).excluded) is bool(size)
+
+
+@pytest.mark.parametrize(
+    ("begun", "excluded"), [(b"we can't", b""), (b"we can't hel", b"p"), (b"sorr", b"y")]
+)
+def test_a_phrase_is_left_out_at_its_last_token(begun: bytes, excluded: bytes) -> None:
+    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=4).layout
+    assert TokenLoop(Bytes(), layout).draft(begun).excluded == set(excluded)

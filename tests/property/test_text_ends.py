@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -201,3 +202,23 @@ def test_a_token_that_ends_a_text_may_begin_with_its_last_character(multiline: b
     assert asked.text() == "where is it?"
     ended = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, 4])
     assert ended.text() == "where is it"
+
+
+def test_a_blank_field_does_not_end() -> None:
+    """A text that was paid for says something."""
+    for blank in ([], [32], [32, 9], [13]):
+        assert Draft(BACKEND, SINGLE.layout, ENDS, released=blank).excluded >= ENDS
+    assert not Draft(BACKEND, SINGLE.layout, ENDS, released=b" a").excluded & ENDS
+
+
+def test_a_text_of_one_line_is_one_line_to_every_reader() -> None:
+    said = " Is\x85it \u2028lost\tnow?\r\n".encode()
+    assert Draft(BACKEND, SINGLE.layout, ENDS, released=said).text() == "Is it lost now?"
+
+
+def test_a_token_outside_of_the_vocabulary_excludes_nothing() -> None:
+    """A tokenizer may have ids that the model never predicts."""
+    backend = Scripted((" a", "\n"), lambda _: [0.5] * 2, end_token_ids=[9])
+    draft = Draft(backend, SINGLE.layout, ending_tokens(backend), example=[5, 5, 6])
+    row = np.zeros(2, dtype=np.float32)
+    assert draft.support(lambda _, excluded: sorted(excluded), row, 3) == [1]

@@ -51,8 +51,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/draft.py",
-        "return (repeated | opening) - self._ends",
-        "return (repeated | opening)",
+        "excluded -= self._ends | {_NO_TOKEN}",
+        "excluded -= {_NO_TOKEN}",
         "the rule against repetition leaves every end of a field",
         "tests/property/test_repetition.py",
     ),
@@ -65,9 +65,9 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "openings=[*opened, *self._refusals]",
-        "openings=opened",
-        "no text begins as an assistant's refusal",
+        "phrases=self._refusals",
+        "phrases=()",
+        "no text says an assistant's refusal",
         "tests/property/test_repetition.py",
     ),
     Fault(
