@@ -110,9 +110,9 @@ def reading(plan: GenerationPlan) -> str:
 def _reading(plan: GenerationPlan, noise: float) -> str:
     misplaced, _ = READABLE_NOISE[plan.mechanism]
     if noise <= misplaced / 2:
-        return "as well as the model writes; no words were out of place when measured"
+        return "as well as this model can; no words were out of place when measured"
     if noise <= misplaced:
-        return "nearly as well as the model writes; few words were out of place when measured"
+        return "nearly as well as this model can; few words were out of place when measured"
     return f"badly; {_fault(plan, noise)}"
 
 
