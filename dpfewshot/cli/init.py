@@ -7,10 +7,12 @@ public, too, but for a warning, on a terminal alone, that a column does not look
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,7 +141,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
-    _answer(given, "epsilon", question, 2.0, click.FloatRange(0, min_open=True), yes=yes)
+    _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
     better = next(filter(downloaded, (RECOMMENDED, *DOWNLOADS)), PACKAGED)
     question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
     _answer(given, "model", question, better, _known_model, yes=yes)
@@ -231,6 +233,14 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     if option == "label_column" and confirmed and len(fitting) == 1:
         named = fitting
     return named[0] if named else NONE if option == "unit" else None
+
+
+def _above_zero(epsilon: str) -> float:
+    """Refuse what is no finite number above 0, which is asked for again."""
+    with suppress(ValueError):
+        if 0 < float(epsilon) < math.inf:
+            return float(epsilon)
+    raise click.UsageError(f"epsilon is a number above 0, such as 1 or 2.5, not {epsilon!r}")
 
 
 def _known_model(model: str) -> str:

@@ -399,6 +399,13 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
     assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))
 
 
+def test_an_epsilon_that_is_none_is_asked_for_again(command: Run, answers: Callable[[str], None]) -> None:
+    answers(f"\n\n\ny\n{PHRASE}\nnan\ninf\n0\nmuch\n1.5\n\n")
+    status, _, err = command("init", "tickets.csv")
+    assert (status, err.count("epsilon is a number above 0")) == (0, 4)
+    assert dpf.load().project.budget.epsilon == 1.5
+
+
 @pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
 def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str], None], lines: str) -> None:
     answers(lines)
