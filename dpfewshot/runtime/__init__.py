@@ -34,6 +34,6 @@ def progress_bar(
         unit: what is counted.
         total: how many there will be; None if nobody knows.
     """
-    # tqdm draws nothing on a terminal that states no width, as a container's may
-    columns = shutil.get_terminal_size().columns
-    return tqdm(of, desc=desc, unit=unit, total=total, ncols=columns, disable=None, leave=False)
+    # tqdm draws nothing on a terminal that states no size, as a container's may
+    columns, lines = shutil.get_terminal_size()
+    return tqdm(of, desc=desc, unit=unit, total=total, ncols=columns, nrows=lines, disable=None, leave=False)

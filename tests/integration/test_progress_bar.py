@@ -10,6 +10,8 @@ import termios
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import pytest
+
 from tests.support.processes import environment
 
 BAR = """
@@ -43,9 +45,11 @@ def until_closed(terminal: int) -> str:
     return b"".join(pieces).decode()
 
 
-def test_the_bar_shows_tokens_time_and_budget_on_a_terminal() -> None:
+@pytest.mark.parametrize("size", [(24, 160), (0, 0)])
+def test_the_bar_shows_tokens_time_and_budget_on_a_terminal(size: tuple[int, int]) -> None:
+    """A container's terminal states no size."""
     terminal, its_end = pty.openpty()
-    termios.tcsetwinsize(its_end, (24, 160))
+    termios.tcsetwinsize(its_end, size)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(until_closed, terminal)
         done = shown(its_end)
