@@ -82,6 +82,7 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
             describe(measured, unit),
             *([f"      {on_one_line(one_label_each(unit_noun(unit)))}"] if unit else []),
             f"      {account}",
+            *_without_records(synthesizer),
             *_remedies(measured, needed, unit),
             _next(measured, needed, pays=pays),
         ]
@@ -143,6 +144,9 @@ _NEXT_TO_NOTHING: Final = 0.01
 
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
+
+_TRIED, _TRIED_TOKENS = 3, 40
+"""The most labels that the model writes for without records, and the most tokens: a second or two each."""
 
 _NEIGHBOURS: Final = {
     "replace-one": "one {} exchanged for another",
@@ -206,6 +210,22 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
         f"given {noun} is in the data becomes at most {percent_text(believed(0.5, plan.epsilon))} sure, "
         f"but for a chance of {delta_text(plan.delta)}"
     )
+
+
+def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
+    """What the prompt says by itself for the first labels, so that its words can be mended for nothing."""
+    from dpfewshot.baselines import instruction_only_demonstrations
+
+    set_up = synthesizer.set_up
+    labels = [label for one in set_up.plan.strata for label in one.labels][:_TRIED]
+    tokens = set_up.plan.settings.max_tokens
+    if not set_up.task.schema:  # whose texts may need them all
+        tokens = min(tokens, _TRIED_TOKENS)
+    stages()("asking the model without records")
+    yield "      what the model writes without records, which is free and what the records are to improve:"
+    for one in instruction_only_demonstrations(set_up.task, set_up.backend, labels, max_tokens=tokens):
+        yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
+    yield "      if these are another kind of text, say what yours are: the task's instruction, or an example"
 
 
 def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:

@@ -445,7 +445,9 @@ def test_every_command_runs_without_options(made: Run) -> None:
         assert (status, "options of dpfewshot.toml\n" in err) == (0, True), err
     assert "each customer counts once, for the label of most of its records" in told["plan"]
     assert "generate spends all of it: nothing is left then for further texts of these labels" in told["plan"]
-    assert not re.search(r"zero-out|delta|account|token|holdout|--set", told["plan"])
+    words, _, free = told["plan"].partition("what the model writes without records")
+    assert not re.search(r"zero-out|delta|account|token|holdout|--set", words)
+    assert re.findall(r"^ {8}([^:]+): .", free, re.MULTILINE) == sorted(LABELS)[:3]
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
     assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
@@ -530,7 +532,8 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(FILE_NAME).write_text(Path(FILE_NAME).read_text() + "\n[plan]\nprobe_seconds = 0.01\n")
-    planned = [line for line in made("plan")[1].splitlines() if line.startswith("      ")]
+    words = made("plan")[1].partition("      what the model writes without records")[0]
+    planned = [line for line in words.splitlines() if line.startswith("      ")]
     piped = made("generate")[2].splitlines()
     time, customers = (line for line in planned if line not in piped)
     assert time.startswith("      time: at most about ")
