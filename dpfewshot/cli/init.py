@@ -29,6 +29,9 @@ from dpfewshot.values import Record, Records, counted, on_one_line, percent_text
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
 
+_TOKENS: Final = 20
+"""The most tokens of a text where nobody says how long texts are."""
+
 _NAMES: Final[Mapping[str, str]] = {
     "text": "text body message content comment review question sentence description ticket mail notes?",
     "label_column": "label category topic class intent type kind queue tag sentiment department",
@@ -39,6 +42,9 @@ _NAMES: Final[Mapping[str, str]] = {
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
+
+_MOST_WORDS: Final = 1000
+"""The most words of a text: no model that runs here writes more of use."""
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
@@ -76,7 +82,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
-max_tokens = 20  # the most tokens of a demonstration; more take more time, and have more noise
+max_tokens = {max_tokens}  # the most tokens of a demonstration; more take more time, and have more noise
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
@@ -94,6 +100,11 @@ report = "report.html"  # report
 )
 @click.option("--texts-are", help='What a text is: "a message that a customer sends to support". Public.')
 @click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help=f"The most tokens of a text, about 4 for 3 words. [{_TOKENS}]",
+)
 @click.option("--epsilon", type=float, help="How much all texts together may tell of one record or customer.")
 @click.option("--model", help=f"A GGUF file or a name of `dpfewshot model`; {PACKAGED}: SmolLM2-135M.")
 @click.option("--yes", is_flag=True, help="Ask nothing: find columns by their names, and take the labels.")
@@ -137,6 +148,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     sent = f"a message that a {'customer' if unit is None else noun} sends"
     question = f"What is a text? A noun phrase, such as: {sent}"
     _answer(given, "texts_are", question, None, yes=yes)
+    given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
@@ -190,6 +202,13 @@ def _answer(
     """Ask for what no option gives, or take the default."""
     if given[option] is None:
         given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
+
+
+def _asked_length() -> int:
+    """The tokens of a text that is as long as most: a word takes about 4/3."""
+    question = "Most texts have at most about how many words? More take more time and more records"
+    words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
+    return -(-words * 4 // 3)
 
 
 def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:

@@ -342,7 +342,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
+    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 3
@@ -353,12 +353,14 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
+    assert "1 text of at most about 30 words for each label" in out
+    assert "0 is not in the range 1<=x<=1000" in err
 
 
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column of whom a record is about")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -389,7 +391,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
         return said
 
     monkeypatch.setattr(click, "confirm", confirmed)
-    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n1.5\n\n")
+    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n\n1.5\n\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0, err
     assert err.count("May everybody know these names?") == 3
@@ -400,7 +402,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
 
 
 def test_an_epsilon_that_is_none_is_asked_for_again(command: Run, answers: Callable[[str], None]) -> None:
-    answers(f"\n\n\ny\n{PHRASE}\nnan\ninf\n0\nmuch\n1.5\n\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\nnan\ninf\n0\nmuch\n1.5\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("epsilon is a number above 0")) == (0, 4)
     assert dpf.load().project.budget.epsilon == 1.5
@@ -415,7 +417,7 @@ def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
