@@ -253,7 +253,11 @@ def _in_words(released: Calibration) -> str:
 
 
 def _price(spent: PrivacySpend, relation: str) -> str:
-    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}, neighbours {relation}"
+    return f"{_amounts(spent)}, neighbours {relation}"
+
+
+def _amounts(spent: PrivacySpend) -> str:
+    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}"
 
 
 def _check_new(path: str | None) -> None:
@@ -286,9 +290,8 @@ def _inputs(
     cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
     run = relation_of("poisson", population), unit_of(records)
     account, name = project.account.opened(*run, None), project.account.account
-    costs = f"epsilon {epsilon_text(cost.epsilon)}, delta {delta_text(cost.delta)}"
     pays = f" of the account {name!r}" if name else " without a ledger that counts it"
-    told = f"this may spend {costs}{pays}"
+    told = f"this may spend {_amounts(cost)}{pays}"
     if account is not None:
         scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
         try:
@@ -296,11 +299,10 @@ def _inputs(
         except BudgetExceeded as refusal:
             raise explained(refusal, scope) from None
         if account.rule == Admission.SUM:
-            before, (after, _) = account.spent, account.check([(scope, cost)])
-            further = max(0.0, after.epsilon - before.epsilon), max(0.0, after.delta - before.delta)
-            added = f"epsilon {epsilon_text(further[0])}, delta {delta_text(further[1])}"
-            told = f"this may add {added} to what the account {name!r} has spent in all: it spends at most "
-            told += f"{costs} on the records that it reads"
+            after, _ = account.check([(scope, cost)])
+            spent, then = _amounts(account.spent), _amounts(after)
+            told = f"what the account {name!r} has spent in all, {spent}, "
+            told += "stays so" if spent == then else f"may become {then}"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,
