@@ -95,9 +95,16 @@ def downloaded(name: str) -> Path | None:
     return None
 
 
+def recommended() -> str | None:
+    """The model to take on this machine in place of the packaged one; None if memory suffices for none."""
+    if usable_memory() < DOWNLOADS[RECOMMENDED].memory:
+        return None
+    return next(filter(downloaded, (RECOMMENDED, *DOWNLOADS)), RECOMMENDED)
+
+
 def advice() -> str:
     """Say which model to take on this machine in place of the packaged one."""
-    if usable_memory() < DOWNLOADS[RECOMMENDED].memory:
+    if recommended() is None:
         return "the packaged model is for trying out; this machine has too little memory for a better one"
     first = "" if downloaded(RECOMMENDED) else f"dpfewshot model get {RECOMMENDED}, then "
     how = f"{first}give --model {RECOMMENDED}"

@@ -196,8 +196,7 @@ PROMPT_TOKENS: Final = 4_000
 
 NEXT_STEPS: Final = """
 Next steps:
-  a better model     dpfewshot model get qwen-0.5b
-  your own records   dpfewshot init tickets.csv
+  your own records   dpfewshot init tickets.csv    (offers a better model)
                      dpfewshot plan
                      dpfewshot generate"""
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 import click
 
 from dpfewshot.account.names import dataset_name
-from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded
+from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project_file import FILE_NAME, parsed
-from dpfewshot.errors import InvalidRecords, LedgerError
+from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, plural, unit_noun
 
@@ -154,9 +154,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
-    better = next(filter(downloaded, (RECOMMENDED, *DOWNLOADS)), PACKAGED)
     question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
-    _answer(given, "model", question, better, _known_model, yes=yes)
+    _answer(given, "model", question, recommended() or PACKAGED, _known_model, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
@@ -174,7 +173,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
     sure = percent_text(believed(0.5, given["epsilon"]))
     odds = f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure"
-    is_there = given["model"] not in DOWNLOADS or downloaded(given["model"])
+    is_there = _fetched(given["model"], yes=yes)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
@@ -267,6 +266,20 @@ def _known_model(model: str) -> str:
     if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", model):
         return model
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
+
+
+def _fetched(model: str, *, yes: bool) -> bool:
+    """Whether a model's file is there; one that can be fetched is, if somebody agrees."""
+    if model not in DOWNLOADS or downloaded(model):
+        return True
+    if yes or not click.confirm(f"Fetch {DOWNLOADS[model]}?", default=True, err=True):
+        return False
+    try:
+        fetch(model)
+    except DPFewShotError as error:  # the answers are written: they are not lost
+        warn(str(error))
+        return False
+    return True
 
 
 def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:

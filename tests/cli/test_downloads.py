@@ -19,7 +19,7 @@ import dpfewshot as dpf
 from dpfewshot.backends.downloads import DOWNLOADS, Download, advice
 from dpfewshot.backends.llama_cpp.files import local_file
 from dpfewshot.errors import BackendError
-from tests.support.commands import Run
+from tests.support.commands import Run, Terminal
 
 PIECES = [b"GGUF" + bytes(300_000), 40 * b"the rest of the model"]
 WHOLE = b"".join(PIECES)
@@ -177,17 +177,56 @@ def test_the_packaged_model_is_for_trying_out(monkeypatch: pytest.MonkeyPatch) -
     assert advice().endswith("this machine has too little memory for a better one")
 
 
-@pytest.mark.usefixtures("index")
-def test_init_takes_a_better_model_that_is_here(command: Run) -> None:
+INIT = ("init", "asked.jsonl", "--unit", "none", "--force")
+
+
+@pytest.fixture
+def asked(index: Path) -> Path:
+    """The index, and a file of records."""
     rows = [{"text": f"Where is parcel {number}?", "label": "ab"[number % 2]} for number in range(40)]
     Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ("init", "asked.jsonl", "--unit", "none", "--yes", "--force")
-    assert "model: packaged; the packaged model is for trying out" in command(*words)[1]
-    assert dpf.load().project.model.model is None
-    place(NAME)
-    assert f"model: {NAME}\n" in command(*words)[1]
+    return index
+
+
+@pytest.mark.usefixtures("asked")
+def test_init_takes_a_better_model_than_the_packaged_one(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = command(*INIT, "--yes")[1]
+    assert f"model: {NAME}\n" in told
+    assert told.endswith(f"next: dpfewshot model get {NAME}, then dpfewshot plan\n")
     assert dpf.load().project.model.model == NAME
-    assert "trying out" not in command(*words, "--model", "mine.gguf")[1]
+    place(NAME)
+    assert command(*INIT, "--yes")[1].endswith("next: dpfewshot plan\n")
+    assert "trying out" not in command(*INIT, "--yes", "--model", "mine.gguf")[1]
+    monkeypatch.setattr("dpfewshot.backends.downloads.usable_memory", lambda: 10**8)
+    assert "model: packaged; the packaged model is for trying out" in command(*INIT, "--yes")[1]
+    assert dpf.load().project.model.model is None
+
+
+def test_init_fetches_the_model_if_somebody_agrees(
+    asked: Path, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that fails loses no answer."""
+    publish(asked, 1)
+
+    def answered(last: str) -> tuple[str, str]:
+        monkeypatch.setattr("sys.stdin", Terminal(f"\n\ny\na message\n\n\n{NAME}\n{last}\n"))
+        status, out, err = command(*INIT)
+        assert status == 0
+        return out.splitlines()[-1], err
+
+    get = (
+        f"wrote dpfewshot.toml: correct what is wrong; next: dpfewshot model get {NAME}, then dpfewshot plan"
+    )
+    assert answered("n")[0] == get
+    said, err = answered("y")
+    assert (said, "warning: pip did not get made-up-part2==1" in err) == (get, True), err
+    publish(asked, 2)
+    said, err = answered("")
+    assert said.endswith("; next: dpfewshot plan")
+    assert "Fetch Made-up, 0 MB, 1.0 GB of memory, licence Its licence?" in err
+    assert local_file(NAME).read_bytes() == WHOLE
 
 
 def place(name: str) -> None:

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import dpfewshot as dpf
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
-from tests.support.commands import Run
+from tests.support.commands import Run, Terminal
 from tests.support.processes import environment
 from tests.support.scripts import Desk
 
@@ -82,7 +81,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert (status, err) == (0, "")
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
-    assert out.endswith("next: dpfewshot plan\n")
+    assert out.endswith("next: dpfewshot model get qwen-0.5b, then dpfewshot plan\n")
     assert "each customer counts once, for the label of most of its records (of equals, the first" in out
     assert "a fifth of the customers writes nothing: it is kept for `choose`\n" in out
     assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
@@ -330,11 +329,6 @@ def test_one_label_is_taken_with_a_warning(command: Run) -> None:
 # ---- on a terminal -----------------------------------------------------------------------------------------
 
 
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda lines: monkeypatch.setattr("sys.stdin", Terminal(lines))
@@ -391,7 +385,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
         return said
 
     monkeypatch.setattr(click, "confirm", confirmed)
-    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n\n1.5\n\n")
+    answers(f"\n\n\nn\n\nn\nbody\ntopic\ny\n{PHRASE}\n\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0, err
     assert err.count("May everybody know these names?") == 3
@@ -402,7 +396,7 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
 
 
 def test_an_epsilon_that_is_none_is_asked_for_again(command: Run, answers: Callable[[str], None]) -> None:
-    answers(f"\n\n\ny\n{PHRASE}\n\nnan\ninf\n0\nmuch\n1.5\n\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\nnan\ninf\n0\nmuch\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("epsilon is a number above 0")) == (0, 4)
     assert dpf.load().project.budget.epsilon == 1.5
@@ -417,7 +411,7 @@ def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
