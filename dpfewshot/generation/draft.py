@@ -25,6 +25,9 @@ _SENTENCE_END = re.compile(
 _NO_TOKEN = -1
 """Stands between texts, so that no n-gram reaches from one into the other."""
 
+_OPENING, _RECENT = 2, 20
+"""No text opens with the first 2 tokens of one of the 20 before it: a model has a favourite opening."""
+
 SupportRule = Callable[[NDArray[np.float32], frozenset[int]], list[int]]
 """A mechanism's `Release.support`: the candidates among the tokens of a row that are not excluded."""
 
@@ -40,7 +43,8 @@ class Draft:
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         example: the tokens of the task's made-up example: no n-gram of it is repeated.
         phrases: token sequences of which none comes in a text.
-        earlier: the first tokens of texts of this label that were released before: this one opens otherwise.
+        earlier: the first tokens of texts of this label that were released before, in order: this one opens
+            otherwise.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and the names of fields.
@@ -86,8 +90,10 @@ class Draft:
         excluded = {each[-1] for each in self._phrases if field[len(field) + 1 - len(each) :] == each[:-1]}
         if size:
             excluded |= repeating([*self._example, _NO_TOKEN, *field], size)
-        if len(self._fields) == 1 and len(field) == size - 1:
-            excluded |= {each[size - 1] for each in self._earlier if list(each[: size - 1]) == field}
+        if len(self._fields) == 1:
+            for length, texts in ((size, self._earlier), (_OPENING, self._earlier[-_RECENT:])):
+                if len(field) == length - 1:
+                    excluded |= {one[length - 1] for one in texts if list(one[: length - 1]) == field}
         excluded -= self._ends | {_NO_TOKEN}
         return frozenset(excluded if self._value(field) else excluded | self._ends)
 

@@ -125,6 +125,16 @@ def test_no_two_texts_of_a_label_begin_with_the_same_tokens() -> None:
     assert len(set(openings(0))) < 4  # the control
 
 
+@pytest.mark.parametrize(("further", "excluded"), [(19, True), (20, False)])
+def test_a_text_opens_with_other_tokens_than_the_20_before_it(further: int, excluded: bool) -> None:
+    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=4).layout
+    earlier = ["My card is lost.", *[f"{number:02} days ago" for number in range(further)]]
+    loop = TokenLoop(Bytes(), layout)
+    assert (ord("M") in loop.draft(b" ", earlier=earlier).excluded) is excluded
+    assert ord("M") not in loop.draft(b"a", earlier=earlier).excluded
+    assert ord(" ") in loop.draft(b" My", earlier=earlier).excluded  # the first four: of all texts
+
+
 @pytest.mark.parametrize(("size", "read"), [(3, 48), (0, 0)])
 def test_of_an_earlier_text_no_more_is_read_than_its_beginning(size: int, read: int) -> None:
     """A run may have thousands of them, and each further text reads them all."""
