@@ -94,7 +94,12 @@ class _Watched:
         return self.release.support(public_logprobs, excluded)
 
     def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
+        self,
+        logprobs: NDArray[np.float32],
+        public_logprobs: NDArray[np.float32],
+        permit: Permit,
+        *,
+        opening: bool = False,
     ) -> int | None:
         losses = token_losses(
             logprobs,
@@ -102,7 +107,7 @@ class _Watched:
             temperature=self.setting.temperature,
             prompts=self.setting.prompts,
         )
-        token = self.release.token(logprobs, public_logprobs, permit)
+        token = self.release.token(logprobs, public_logprobs, permit, opening=opening)
         self.worst.append(float(np.abs(losses).max()))
         if token is not None:
             self.said.append(losses[:, token])

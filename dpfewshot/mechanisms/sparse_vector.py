@@ -211,7 +211,12 @@ class _Release:
         return self.inner.support(public_logprobs, excluded)
 
     def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
+        self,
+        logprobs: NDArray[np.float32],
+        public_logprobs: NDArray[np.float32],
+        permit: Permit,
+        *,
+        opening: bool = False,
     ) -> int | None:
         permit.use(self.noise_multiplier)
         if permit is not self._permit:  # a new draw, charged for r tests
@@ -225,7 +230,7 @@ class _Release:
         self._left -= 1
         if self._left:
             self.test.begin()
-        return self.inner.token(logprobs, public_logprobs, permit.pass_on())
+        return self.inner.token(logprobs, public_logprobs, permit.pass_on(), opening=opening)
 
 
 def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:

@@ -64,9 +64,10 @@ class LessNoisyRelease:
     def support(self, *arguments):
         return self.release.support(*arguments)
 
-    def token(self, logprobs, public_logprobs, permit):
+    def token(self, logprobs, public_logprobs, permit, *, opening=False):
         permit.use(self.claimed)
-        return self.release.token(logprobs, public_logprobs, Permit(1, self.noise_multiplier))
+        permit = Permit(1, self.noise_multiplier)
+        return self.release.token(logprobs, public_logprobs, permit, opening=opening)
 
 
 class MixingSupports(Indifferent):
