@@ -22,8 +22,8 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.values import check_whole
 
-OPENING: Final = 3
-"""The tokens that open a demonstration: "How do I", "I have lost"."""
+OPENING: Final = 2
+"""The tokens that open a demonstration: "How do", "I have"."""
 
 
 class RowChange(Enum):

@@ -41,7 +41,7 @@ from dpfewshot.mechanisms.choice import SoftmaxMechanism, contrast_shift
 CANDIDATES: Final = 1000
 """K where nobody names it."""
 
-_LARGEST_CONTRAST, _OPENING_CONTRAST = 0.3, 0.7
+_LARGEST_CONTRAST, _OPENING_CONTRAST = 0.3, 0.6
 """β where the noise is small, and for the tokens that open a text."""
 
 _PROBABLE, _IMPROBABLE = 0.01, 1e-9
@@ -56,7 +56,7 @@ class SoftmaxChoice(SoftmaxMechanism):
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the whole
             vocabulary.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off; None follows from the
-            noise, from 0.3 to 0, and for the opening's tokens from 0.7 to 0.
+            noise, from 0.3 to 0, and for the opening's tokens from 0.6 to 0.
 
     Raises:
         InvalidPlan: contrast outside its range.

@@ -191,7 +191,7 @@ def test_more_is_taken_off_where_a_text_opens(contrast: float | None, opening: b
     assert release.token(rows, public, Permit(1, 0.05), opening=opening) == said
 
 
-def test_the_first_three_tokens_open_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_two_tokens_open_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     token = BaseRelease.token
 
@@ -201,7 +201,7 @@ def test_the_first_three_tokens_open_a_text(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(BaseRelease, "token", noting)
     synthesizer(mechanism=SoftmaxChoice(top_k=8), max_tokens=5, tokens_per_draw=2).generate("refund")
-    assert seen == [True] * 3 + [False] * 2
+    assert seen == [True] * 2 + [False] * 3
 
 
 def test_the_shift_counts_the_planned_prompts_and_none_of_a_broken_public_row() -> None:
