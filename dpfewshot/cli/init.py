@@ -29,6 +29,9 @@ from dpfewshot.values import Record, Records, counted, on_one_line, percent_text
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
 
+_MOST_WORDS: Final = 1000
+"""The most words of a text: no model that runs here writes more of use."""
+
 _TOKENS: Final = 20
 """The most tokens of a text where nobody says how long texts are."""
 
@@ -42,9 +45,6 @@ _NAMES: Final[Mapping[str, str]] = {
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
-
-_MOST_WORDS: Final = 1000
-"""The most words of a text: no model that runs here writes more of use."""
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
@@ -102,7 +102,7 @@ report = "report.html"  # report
 @click.option("--example", help="A made-up text in the style of the records, about nobody. Public.")
 @click.option(
     "--max-tokens",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _MOST_WORDS * 4 // 3),
     help=f"The most tokens of a text, about 4 for 3 words. [{_TOKENS}]",
 )
 @click.option("--epsilon", type=float, help="How much all texts together may tell of one record or customer.")
@@ -147,7 +147,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
     question = f"What is a text? A noun phrase, such as: {sent}"
-    _answer(given, "texts_are", question, None, yes=yes)
+    _answer(given, "texts_are", question, None, _printable, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
@@ -253,6 +253,13 @@ def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str 
     return named[0] if named else NONE if option == "unit" else None
 
 
+def _printable(words: str) -> str:
+    """Refuse characters that no project file can hold; they are asked for again."""
+    if on_one_line(words) != words:
+        raise click.UsageError("there are characters that are not printable")
+    return words
+
+
 def _above_zero(epsilon: str) -> float:
     """Refuse what is no finite number above 0, which is asked for again."""
     with suppress(ValueError):
@@ -277,7 +284,10 @@ def _fetched(model: str, *, yes: bool) -> bool:
     try:
         fetch(model)
     except DPFewShotError as error:  # the answers are written: they are not lost
-        warn(str(error))
+        warn(on_one_line(str(error)))
+        return False
+    except KeyboardInterrupt:
+        warn("the fetch is interrupted")
         return False
     return True
 
@@ -396,7 +406,10 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "text_field": text_field,
         "label_field": label_field,
     }
-    written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    written = {
+        key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # so TOML holds it
+        for key, value in values.items()
+    }
     written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
     optional = (
         ("unit", NONE, '"customer_id"'),

@@ -16,7 +16,7 @@ from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe, Project, takes
 from dpfewshot.cli.project_file import from_project_file
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
     amount_text,
     counted,
@@ -217,13 +217,18 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     from dpfewshot.baselines import instruction_only_demonstrations
 
     set_up = synthesizer.set_up
-    labels = [label for one in set_up.plan.strata for label in one.labels][:_TRIED]
-    tokens = set_up.plan.settings.max_tokens
-    if not set_up.task.schema:  # whose texts may need them all
-        tokens = min(tokens, _TRIED_TOKENS)
+    labels = [label for one in set_up.plan.strata for label in one.labels]
+    tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
+    if set_up.task.schema:  # a text may need all tokens
+        tokens, shown = set_up.plan.settings.max_tokens, 1
     stages()("asking the model without records")
+    try:
+        made = instruction_only_demonstrations(set_up.task, set_up.backend, labels[:shown], max_tokens=tokens)
+    except BackendError as error:  # the plan is made
+        yield f"      what the model writes without records is not known: {error}"
+        return
     yield "      what the model writes without records, which is free and what the records are to improve:"
-    for one in instruction_only_demonstrations(set_up.task, set_up.backend, labels, max_tokens=tokens):
+    for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
     yield "      if these are another kind of text, say what yours are: the task's instruction, or an example"
 

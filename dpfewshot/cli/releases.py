@@ -301,8 +301,10 @@ def _inputs(
         if account.rule == Admission.SUM:
             after, _ = account.check([(scope, cost)])
             spent, then = _amounts(account.spent), _amounts(after)
-            told = f"what the account {name!r} has spent in all, {spent}, "
-            told += "stays so" if spent == then else f"may become {then}"
+            told = (
+                f"the account {name!r} has spent at most {spent} in all, and then at most {then}, if nothing "
+            )
+            told += "else spends"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
     return records, {
         "budget": budget,

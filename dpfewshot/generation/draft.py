@@ -93,7 +93,8 @@ class Draft:
         if len(self._fields) == 1:
             for length, texts in ((size, self._earlier), (_OPENING, self._earlier[-_RECENT:])):
                 if len(field) == length - 1:
-                    excluded |= {one[length - 1] for one in texts if list(one[: length - 1]) == field}
+                    alike = (one for one in texts if list(one[: length - 1]) == field)
+                    excluded.update(*(one[length - 1 : length] for one in alike))
         excluded -= self._ends | {_NO_TOKEN}
         return frozenset(excluded if self._value(field) else excluded | self._ends)
 

@@ -223,7 +223,7 @@ class TokenLoop:
         size = self.layout.no_repeat_ngram_size
         texts = earlier if size else ()
         begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in texts]  # there may be thousands
-        opened = [each for each in map(self.backend.tokenize, begun) if len(each) >= size]
+        opened = list(map(self.backend.tokenize, begun))
         example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
         return Draft(
             *(self.backend, self.layout, self.ends),

@@ -148,6 +148,27 @@ def test_without_a_network(command: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("index")
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (r"sys.stderr.buffer.write(b'\xe9t\xe9 \x1b[2J\n\n'); sys.exit(1)", "(\ufffdt\ufffd \\x1b[2J)"),
+        ("", "(without a reason)"),
+        ("open(sys.argv[-2] + '/made_up.whl', 'w')", "pip got a broken package for made-up-part1==1.0"),
+    ],
+)
+def test_a_pip_that_fails_oddly(
+    tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    for folder, program in ((tmp_path / "path/pip", script), (tmp_path / "pip", "raise SystemError")):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "__main__.py").write_text(f"import sys\n{program}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))  # the other one is in the working folder
+    status, _, err = command("model", "get", NAME)
+    assert (status, says in err) == (2, True), err
+
+
+@pytest.mark.usefixtures("index")
 def test_a_model_that_nobody_fetched_says_how(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match=r"not on this machine; run: dpfewshot model get qwen-0\.5b"):
         dpf.backends.LlamaCpp("qwen-0.5b")

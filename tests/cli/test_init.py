@@ -351,6 +351,17 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "0 is not in the range 1<=x<=1000" in err
 
 
+def test_characters_that_no_file_holds_are_asked_for_again(
+    command: Run, answers: Callable[[str], None]
+) -> None:
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n1.5\npackaged\n")
+    status, _, err = command("init", "tickets.csv")
+    assert (status, err.count("there are characters that are not printable")) == (0, 2)
+    words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
+    assert command("init", "tickets.csv", *words)[0] == 0
+    assert "write a\x7fb." in dpf.load().task.instruction
+
+
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
@@ -458,8 +469,9 @@ def test_every_command_runs_without_options(made: Run) -> None:
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
     assert made("generate")[0] == 0
-    unchanged = "the account 'tickets' has spent in all, epsilon 2.0000, delta 1e-05, stays so; interrupted"
-    assert unchanged in made("choose")[2]
+    spent = "at most epsilon 2.0000, delta 1e-05"
+    told = f"the account 'tickets' has spent {spent} in all, and then {spent}, if nothing else spends; "
+    assert told in made("choose")[2]
     assert made("verify", "--demonstrations", "demos.jsonl")[1] == made("verify", "demos.jsonl")[1]
 
 

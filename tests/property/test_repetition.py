@@ -133,6 +133,7 @@ def test_a_text_opens_with_other_tokens_than_the_20_before_it(further: int, excl
     assert (ord("M") in loop.draft(b" ", earlier=earlier).excluded) is excluded
     assert ord("M") not in loop.draft(b"a", earlier=earlier).excluded
     assert ord(" ") in loop.draft(b" My", earlier=earlier).excluded  # the first four: of all texts
+    assert ord("O") in loop.draft(b" ", earlier=["OK"]).excluded  # shorter than four
 
 
 @pytest.mark.parametrize(("size", "read"), [(3, 48), (0, 0)])
