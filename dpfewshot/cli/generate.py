@@ -112,6 +112,8 @@ def _conclude(demonstrations: Demonstrations) -> None:
     """Show the texts on a terminal, since a pipe may be a log that is kept; say what comes next."""
     for one in filter(attrgetter("certified"), demonstrations if sys.stdout.isatty() else ()):
         click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+    if demonstrations.certified:
+        stages()("you may publish these texts, or use them in prompts to any model, without limit")
     if click.get_current_context().params.get("config"):
         stages()("next: dpfewshot choose, which tells whether they help")
 

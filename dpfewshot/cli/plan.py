@@ -230,7 +230,10 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield "      what the model writes without records, which is free and what the records are to improve:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
-    yield "      if these are another kind of text, say what yours are: the task's instruction, or an example"
+    yield (
+        "      if yours are another kind of text, change `instruction` in [task], or give a made-up "
+        "`example`, and plan again: once generate has run, the budget is spent"
+    )
 
 
 def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:

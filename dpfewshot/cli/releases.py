@@ -179,8 +179,8 @@ def _choice_in_words(choice: Choice, model: str, where: str) -> str:
         return (
             f"no demonstrations are best for {model}: without any it labels {found} of the {where} rightly. "
             f"How the others did is not released; another --model may need them\n{told}\n"
-            "next: ship no examples. Or make better ones, at a further cost: with more records or a larger "
-            "epsilon, then choose again"
+            "next: ship no examples. Or make better ones, at a further cost: with more records, a larger "
+            "epsilon or a made-up `example` in the task, then choose again"
         )
     apart = found.low > without.high or without.low > found.high
     return (
