@@ -158,11 +158,11 @@ class _Watched:
         self._release, self._writing, self._place = release, writing, place
         self._tokens = itertools.count()
 
-    def token(self, *numbers: Any, opening: bool) -> Any:
+    def token(self, *numbers: Any) -> Any:
         second = next(self._tokens) == 1
         if self._place == "before" and second:
             os.kill(os.getpid(), signal.SIGKILL)
-        found = self._release.token(*numbers, opening=opening)
+        found = self._release.token(*numbers)
         os.write(self._writing, b".")
         if self._place == "after" and second:
             os.kill(os.getpid(), signal.SIGKILL)

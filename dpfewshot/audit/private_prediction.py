@@ -94,12 +94,7 @@ class _Watched:
         return self.release.support(public_logprobs, excluded)
 
     def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],
-        permit: Permit,
-        *,
-        opening: bool = False,
+        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int | None:
         losses = token_losses(
             logprobs,
@@ -107,7 +102,7 @@ class _Watched:
             temperature=self.setting.temperature,
             prompts=self.setting.prompts,
         )
-        token = self.release.token(logprobs, public_logprobs, permit, opening=opening)
+        token = self.release.token(logprobs, public_logprobs, permit)
         self.worst.append(float(np.abs(losses).max()))
         if token is not None:
             self.said.append(losses[:, token])

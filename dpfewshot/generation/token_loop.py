@@ -26,7 +26,7 @@ from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
-from dpfewshot.mechanisms.base import OPENING, likeliest
+from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import Sampler
@@ -115,8 +115,7 @@ class TokenLoop:
                             public_row = _answer(public, 1, None)[0]
                         support = draft.support(release.support, public_row, max_tokens - len(released))
                         logprobs = _answer(private, len(suffixes), support)
-                        opening = len(released) < OPENING
-                        winner = release.token(logprobs, public_row[support], permit, opening=opening)
+                        winner = release.token(logprobs, public_row[support], permit)
                         if winner is None:
                             return
                         released.append(support[winner])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from dpfewshot.accounting.events import Event, PublishedAccounting
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.values import check_whole
-
-OPENING: Final = 2
-"""The tokens that open a demonstration: "How do", "I have"."""
 
 
 class RowChange(Enum):
@@ -83,12 +80,7 @@ class Release(Protocol):
         ...
 
     def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],
-        permit: Permit,
-        *,
-        opening: bool = False,
+        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int | None:
         """The index in the support of the released token, or None where the demonstration ends here.
 
@@ -96,7 +88,6 @@ class Release(Protocol):
             logprobs: private, one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
             public_logprobs: of the prompt without records, shape (support,).
             permit: loses one token before anything is drawn.
-            opening: whether it is one of the demonstration's first `OPENING` tokens.
         """
         ...
 
@@ -166,12 +157,10 @@ class Predictions(NamedTuple):
     Attributes:
         private: one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
         public: of the prompt without records, shape (support,).
-        opening: whether they are for one of the demonstration's first `OPENING` tokens: public.
     """
 
     private: NDArray[np.float32]
     public: NDArray[np.float32]
-    opening: bool = False
 
 
 @dataclass
@@ -193,16 +182,11 @@ class BaseRelease(ABC):
         return likeliest(public_logprobs, excluded, self.top_k)
 
     def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],
-        permit: Permit,
-        *,
-        opening: bool = False,
+        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int:
         """Use up one token of the permit, then choose. See `Release.token`."""
         permit.use(self.noise_multiplier)
-        return self.choose(Predictions(logprobs, public_logprobs, opening))
+        return self.choose(Predictions(logprobs, public_logprobs))
 
     @abstractmethod
     def choose(self, predictions: Predictions) -> int:

@@ -8,8 +8,7 @@ large, and the base measure keeps noise from choosing one of many (docs/decision
 
 Most of what a model predicts is its own habit, whatever records it is shown. So β·M times the votes of the
 public prompt are taken off the sum: a shift by public numbers. It makes leads smaller, so β falls with the
-noise. It is larger where a text opens: there the habit is strongest, and a small lead does least harm
-(docs/decisions/contrast.md).
+noise (docs/decisions/contrast.md).
 
 Range (docs/proofs/softmax-choice.md): both are the same for neighbouring data sets. A row's votes become
 integers in 0..grid. One more row changes the scores by a range (largest less smallest coordinate) of at most
@@ -41,9 +40,6 @@ from dpfewshot.mechanisms.choice import SoftmaxMechanism, contrast_shift
 CANDIDATES: Final = 1000
 """K where nobody names it."""
 
-_LARGEST_CONTRAST, _OPENING_CONTRAST = 0.3, 0.6
-"""β where the noise is small, and for the tokens that open a text."""
-
 _PROBABLE, _IMPROBABLE = 0.01, 1e-9
 """Public probabilities: the base measure is q between the two, up to a factor."""
 
@@ -56,7 +52,7 @@ class SoftmaxChoice(SoftmaxMechanism):
         top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the whole
             vocabulary.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off; None follows from the
-            noise, from 0.3 to 0, and for the opening's tokens from 0.6 to 0.
+            noise, from 0.3 to 0.
 
     Raises:
         InvalidPlan: contrast outside its range.
@@ -92,17 +88,15 @@ class SoftmaxChoice(SoftmaxMechanism):
     ) -> Release:
         """See `Mechanism.start`."""
         rate = choice_rate(noise_multiplier, draws.row_change)
-        if self.contrast is None:
-            bearable = bearable_contrast(self.noise_on_mean(draws, noise_multiplier))
-            contrast, opening = _LARGEST_CONTRAST * bearable, _OPENING_CONTRAST * bearable
-        else:
-            contrast = opening = self.contrast
-        return _Release(self.top_k, noise_multiplier, random_source, rate, contrast, opening, draws.prompts)
+        contrast = self.contrast
+        if contrast is None:
+            contrast = bearable_contrast(self.noise_on_mean(draws, noise_multiplier))
+        return _Release(self.top_k, noise_multiplier, random_source, rate, contrast, draws.prompts)
 
 
 def bearable_contrast(noise_on_mean: float) -> float:
-    """The share of the largest β: 1 up to a noise of 0.094, then less, and 0 from 0.18."""
-    return min(max((0.18 - noise_on_mean) / 0.086, 0.0), 1.0)
+    """β: 0.3 up to a noise of about 0.09, then less, and 0 from 0.18 (docs/decisions/contrast.md)."""
+    return min(max(3.5 * (0.18 - noise_on_mean), 0.0), 0.3)
 
 
 def base_measure(public_logprobs: NDArray[np.float32], rate: Fraction) -> NDArray[np.int64]:
@@ -129,12 +123,10 @@ class _Release(BaseRelease):
 
     rate: Fraction
     contrast: float
-    opening_contrast: float
     prompts: int
 
     def choose(self, predictions: Predictions) -> int:
-        contrast = self.opening_contrast if predictions.opening else self.contrast
         scores = _core.sum_of_max_normalised(predictions.private)
-        scores -= contrast_shift(predictions.public, contrast, self.prompts)
+        scores -= contrast_shift(predictions.public, self.contrast, self.prompts)
         scores += base_measure(predictions.public, self.rate)
         return _core.sample_softmax(scores, self.rate.numerator, self.rate.denominator, self.random_source)

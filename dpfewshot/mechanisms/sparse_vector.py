@@ -211,12 +211,7 @@ class _Release:
         return self.inner.support(public_logprobs, excluded)
 
     def token(
-        self,
-        logprobs: NDArray[np.float32],
-        public_logprobs: NDArray[np.float32],
-        permit: Permit,
-        *,
-        opening: bool = False,
+        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int | None:
         permit.use(self.noise_multiplier)
         if permit is not self._permit:  # a new draw, charged for r tests
@@ -230,7 +225,7 @@ class _Release:
         self._left -= 1
         if self._left:
             self.test.begin()
-        return self.inner.token(logprobs, public_logprobs, permit.pass_on(), opening=opening)
+        return self.inner.token(logprobs, public_logprobs, permit.pass_on())
 
 
 def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:

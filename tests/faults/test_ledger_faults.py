@@ -94,10 +94,10 @@ def before_each_token(act: Callable[[int], None]) -> Iterator[list[int]]:
             self._release = release
             self.support = release.support
 
-        def token(self, *numbers: Any, opening: bool) -> Any:
+        def token(self, *numbers: Any) -> Any:
             act(len(released))
             released.append(1)
-            return self._release.token(*numbers, opening=opening)
+            return self._release.token(*numbers)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gaussian, "start", lambda *words: Interrupted(real(*words)))

@@ -223,7 +223,7 @@ class _Public(Gaussian):
 
     def start(self, *_: Any) -> Any:
         release = super().start(*_)
-        object.__setattr__(release, "token", lambda logprobs, public, permit, opening: 0)  # noqa: ARG005
+        object.__setattr__(release, "token", lambda logprobs, public, permit: 0)  # noqa: ARG005
         return release
 
 

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -101,15 +100,14 @@ def steps_from_public(rows: Matrix, setting: Setting) -> Answer:
     return np.array([distance(rows, public, setting.prompts)])
 
 
-def contrasted_scores(rows: Matrix, setting: Setting, *, opening: bool = False) -> Answer:
+def contrasted_scores(rows: Matrix, setting: Setting) -> Answer:
     """What softmax choice draws from: the votes, less a share of the public prompt's."""
     drawn = Draws(0.1, 1, 1, setting.prompts, RowChange.ADDED)
-    sigma = 1e-3 if opening else 2.0
-    release = SoftmaxChoice(contrast=None if opening else 0.4).start(drawn, sigma)
+    release = SoftmaxChoice(contrast=0.4).start(drawn, 2.0)
     seen: list[Answer] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "sample_softmax", lambda scores, *_: seen.append(scores) or 0)
-        release.token(rows, setting.believed, Permit(1, sigma), opening=opening)
+        release.token(rows, setting.believed, Permit(1, 2.0))
     return seen[0]
 
 
@@ -129,12 +127,6 @@ QUERIES = (
         spread,
     ),
     Query("contrasted scores", contrasted_scores, lambda c, _: (c.rows * GRID) ** 2, spread),
-    Query(
-        "contrasted scores of an opening",
-        partial(contrasted_scores, opening=True),
-        lambda c, _: (c.rows * GRID) ** 2,
-        spread,
-    ),
     Query("clipped logits", lambda m, s: _core.sum_of_clipped_logits(m, s.logit_clip), logit_range, spread),
     Query(
         "clipped differences",

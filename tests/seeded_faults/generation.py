@@ -8,9 +8,9 @@ WORKERS = "tests/generation/test_workers.py"
 LOOP_AND_PARTS = (
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "winner = release.token(logprobs, public_row[support], permit, opening=opening)",
+        "winner = release.token(logprobs, public_row[support], permit)",
         "winner = release.token(\n"
-        "    logprobs, logprobs.mean(axis=0) if suffixes else public_row[support], permit, opening=opening)",
+        "    logprobs, logprobs.mean(axis=0) if suffixes else public_row[support], permit)",
         "centres are public",
         WIRING,
     ),

@@ -33,8 +33,8 @@ class Inner(ReportNoisyMax):
         del draws, noise_multiplier, random_source
         return self
 
-    def token(self, logprobs, public_logprobs, permit, *, opening=False) -> int:
-        del logprobs, public_logprobs, permit, opening
+    def token(self, logprobs, public_logprobs, permit) -> int:
+        del logprobs, public_logprobs, permit
         return 1
 
 

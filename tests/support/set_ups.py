@@ -64,10 +64,9 @@ class LessNoisyRelease:
     def support(self, *arguments):
         return self.release.support(*arguments)
 
-    def token(self, logprobs, public_logprobs, permit, *, opening=False):
+    def token(self, logprobs, public_logprobs, permit):
         permit.use(self.claimed)
-        permit = Permit(1, self.noise_multiplier)
-        return self.release.token(logprobs, public_logprobs, permit, opening=opening)
+        return self.release.token(logprobs, public_logprobs, Permit(1, self.noise_multiplier))
 
 
 class MixingSupports(Indifferent):

@@ -122,8 +122,8 @@ class SpyingRelease:
         self._journal.append(Supported(public_logprobs.tobytes(), excluded, tuple(support)))
         return support
 
-    def token(self, logprobs: Any, public_logprobs: Any, permit: Any, *, opening: bool) -> int:
-        self._release.token(logprobs, public_logprobs, permit, opening=opening)
+    def token(self, logprobs: Any, public_logprobs: Any, permit: Any) -> int:
+        self._release.token(logprobs, public_logprobs, permit)
         self._tokens += 1
         token = self._tokens % logprobs.shape[1]
         self._journal.append(Released(public_logprobs.tobytes(), len(logprobs), permit, token))
