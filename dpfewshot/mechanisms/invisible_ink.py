@@ -7,6 +7,9 @@ softmax(φ̄/τ), which is the exponential mechanism.
 
 Noise multiplier (docs/proofs/invisible-ink.md): σ = B·τ/C with one record per prompt, B·τ/(2C) with N > 1, so
 that a token costs ρ = 1/(2σ²). τ is given, and C follows from the calibrated σ.
+
+The draw is all the noise there is: a small budget leaves the text as whole as a large one, and only less like
+the records. So this is the planner's mechanism, on Poisson draws, which the paper does not have.
 """
 
 from __future__ import annotations
@@ -38,11 +41,19 @@ class InvisibleInk(SoftmaxMechanism):
     """
 
     name: ClassVar[str] = "invisible-ink"
+    enough: ClassVar[float | None] = 0.14  # the records lift a token by up to 7 nats: more shows in no text
     top_k: int | None = 100
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
+
+    def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
+        """τ/C: one over the most nats by which the records together can lift a token, or lower it.
+
+        It stands for noise where plans are compared: it falls with M and rises with σ as noise does.
+        """
+        return noise_multiplier * draws.row_change.rows / draws.prompts
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None

@@ -3,26 +3,35 @@
 The inputs are n of each stratum, (ε, δ), T, the caps of the prompts, V, a limit for the language model's work
 and the number of prompts that the backend keeps: no private number enters.
 
-The noise on the mean is proportional to σ/M, whatever the mechanism. So the planner takes the R and M with
-the least σ/M at the smallest stratum, whose noise is the greatest, or fewer draws with at most 10 % more. For
-each R, each stratum's M is as large as the work, its units and the backend allow. The mechanism is
-`SoftmaxChoice`, or `PublicCentred` where draws have a fixed size (docs/decisions/defaults.md).
+The mechanism is `InvisibleInk`, or `PublicCentred` where draws have a fixed size
+(docs/decisions/defaults.md). For each R, each stratum's M is as large as the work, its units and the backend
+allow. The noise on the mean is proportional to σ/M, whatever the mechanism. The planner takes the least work
+whose noise is enough at the smallest stratum, which has the most noise. Where none is, or less is always
+better, it takes the R and M with the least noise, or fewer draws with at most 10 % more.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Gaussian, Mechanism, PublicCentred, SoftmaxChoice
-from dpfewshot.mechanisms.softmax_choice import CANDIDATES
+from dpfewshot.mechanisms import Gaussian, InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.planner import Planner, plan_stratum, rate_of
 from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
 
 _AS_GOOD = 1.1
 """Noise within 10 % reads alike; then fewer draws are taken, which cost a fraction of the work."""
+
+_FEWEST = 8
+"""The least M that is taken for less work: a mean of fewer prompts is a few records' own."""
+
+CANDIDATES, TEMPERATURE = 1000, 0.6
+"""K and τ of the planner's mechanism (docs/decisions/defaults.md)."""
+
+_AS_MANY = "as many as the records need to decide the words: more shows in no text"
 
 _WORTH_SAYING = 0.05
 """The relative difference in noise from which another R is named beside the one that was decided."""
@@ -87,10 +96,13 @@ def decide(
             rate_of(planner.settings, stratum)
     options = _options(planner, chosen, limit)
     decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
-    best = _best(scored)
+    open_ended = decided.enough is not None and planner.budget is not None
+    cheapest = _least_work(planner, decided, scored) if open_ended and not chosen.prompts_per_draw else None
+    best = cheapest or _best(scored)
     settings = best.settings
     if chosen.tokens_per_draw is None:
-        reasons.append(_why_draws(settings, best.noise, [one for one in scored if one is not best]))
+        others = [] if cheapest else [one for one in scored if one is not best]
+        reasons.append(_why_draws(settings, best.noise, others))
     if chosen.prompts_per_draw is None:
         smallest = min(planner.strata, key=lambda stratum: stratum.population)
         least = settings.within(smallest.population).prompts_per_draw
@@ -120,12 +132,29 @@ def _mechanism(
         gaussian = Gaussian(top_k=top_k, contrast=0.5)
         reason = "mechanism gaussian: without privacy there is no noise to reduce"
         return gaussian, _scored(planner, gaussian, options), [reason]
-    mechanism: Mechanism = SoftmaxChoice(top_k=min(CANDIDATES, vocabulary_size))
-    reason = "its tokens follow the records with the least noise"
+    mechanism: Mechanism = InvisibleInk(top_k=min(CANDIDATES, vocabulary_size), temperature=TEMPERATURE)
+    reason = "its texts are whole at any budget, and vary as records do"
     if planner.settings.sampling == FIXED_SIZE:
         mechanism = PublicCentred(top_k=top_k)
         reason = "it allows draws of a fixed size"
     return mechanism, _scored(planner, mechanism, options), [f"mechanism {mechanism.name}: {reason}"]
+
+
+def _least_work(planner: Planner, mechanism: Mechanism, scored: list[_Option]) -> _Option | None:
+    """The option with the least work whose noise is enough; None if none is."""
+    smallest = min(planner.strata, key=lambda stratum: stratum.population)
+
+    def enough(settings: PlanSettings) -> bool:
+        noise = plan_stratum(mechanism, settings, planner.budget, smallest).noise_on_mean
+        return noise is not None and noise <= (mechanism.enough or 0.0)
+
+    found = []
+    for option in scored:
+        most = option.settings.within(smallest.population).prompts_per_draw
+        every = [replace(option.settings, prompts_per_draw=M) for M in range(_FEWEST, most + 1)]
+        least = bisect.bisect_left(every, True, key=enough)
+        found += [_Option(each, _AS_MANY) for each in every[least : least + 1]]
+    return min(found, key=lambda one: planner.work_of(one.settings), default=None)
 
 
 def _best(scored: list[_Option]) -> _Option:

@@ -14,7 +14,7 @@ from dpfewshot.accounting import Event
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_up
-from dpfewshot.mechanisms import Draws, FixedSize
+from dpfewshot.mechanisms import Draws, FixedSize, InvisibleInk
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
 from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, on_one_line, percent_text
@@ -23,12 +23,14 @@ READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
     "public-centred": (0.15, 0.2),
     "softmax-choice": (0.2, 0.27),
+    InvisibleInk.name: (0.4, 0.6),
 }
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
 A reader then needed about 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3
 270M (docs/results/readability.md), for these mechanisms alone. The Gaussian's figures, and
-how many words are out of place, are from long texts (docs/results/long.md).
+how many words are out of place, are from long texts (docs/results/long.md). Texts of `InvisibleInk` have no
+words out of place at any noise: above these figures they say little of the records.
 """
 
 OUT_OF_PLACE: Final = (25, 10)
@@ -85,7 +87,8 @@ def who_reads_badly(plan: GenerationPlan) -> str:
     noisy = noisy_strata(plan)
     labels = ", ".join(on_one_line(one.scope or "") for one in noisy)
     some = f" of {labels}" if len(noisy) < len(plan.strata) else ""
-    return f"the texts{some} will read badly"
+    how = "say little of the records" if plan.mechanism == InvisibleInk.name else "read badly"
+    return f"the texts{some} will {how}"
 
 
 def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
@@ -109,6 +112,10 @@ def reading(plan: GenerationPlan) -> str:
 
 def _reading(plan: GenerationPlan, noise: float) -> str:
     misplaced, _ = READABLE_NOISE[plan.mechanism]
+    if plan.mechanism == InvisibleInk.name:
+        if noise > misplaced:
+            return f"whole, but {_fault(plan, noise)}"
+        return f"whole, and like the records{' in part' if noise > misplaced / 2 else ''}, as this model can"
     if noise <= misplaced / 2:
         return "as well as this model can; no words were out of place when measured"
     if noise <= misplaced:
@@ -118,10 +125,13 @@ def _reading(plan: GenerationPlan, noise: float) -> str:
 
 def _fault(plan: GenerationPlan, noise: float) -> str:
     """What is wrong with texts at more noise than their mechanism was measured to bear."""
-    if noise > RANDOM_NOISE:
-        return "most words will be random"
     _, senseless = READABLE_NOISE[plan.mechanism]
     hopeless = noise > senseless
+    if plan.mechanism == InvisibleInk.name:
+        much = "hardly anything" if hopeless else "little"
+        return f"they will say {much} that the model does not say by itself"
+    if noise > RANDOM_NOISE:
+        return "most words will be random"
     fault = f"about 1 word in {OUT_OF_PLACE[hopeless]}, or more, will be out of place"
     return f"they will make little sense, and {fault}" if hopeless else fault
 

@@ -66,13 +66,17 @@ class Planner:
             relation=self.relation,
             settings=settings,
             strata=plan_strata(mechanism, settings, self.budget, strata),
-            prompt_tokens=settings.prompts_per_draw * self.tokens_of_a_prompt(settings),
+            prompt_tokens=self.work_of(settings),
             reasons=reasons,
         )
 
     def with_settings(self, **settings: Any) -> Planner:
         """A planner with some other settings."""
         return replace(self, settings=replace(self.settings, **settings))
+
+    def work_of(self, settings: PlanSettings) -> int:
+        """The tokens that the model evaluates for one demonstration, from the caps."""
+        return settings.prompts_per_draw * self.tokens_of_a_prompt(settings)
 
     def tokens_of_a_prompt(self, settings: PlanSettings) -> int:
         """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.

@@ -230,7 +230,7 @@ def test_it_speaks_for_the_mechanism_that_it_wraps() -> None:
     wrapped = SparseVector(InvisibleInk(top_k=7), 0.5, 2)
     assert wrapped.name == "sparse-vector invisible-ink"
     assert wrapped.top_k == 7
-    assert wrapped.noise_on_mean(DRAWS, SIGMA) is None
+    assert SparseVector(ReportNoisyMax(), 0.5, 2).noise_on_mean(DRAWS, SIGMA) is None
     some = replace(DRAWS, sampling_rate=0.1)
     assert SparseVector(Gaussian(), 0.5, 2).noise_on_mean(some, SIGMA) == SIGMA / PROMPTS
     with pytest.raises(InvalidPlan, match="top_k"):

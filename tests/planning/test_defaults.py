@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
 from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import Planner, rate_of
@@ -56,26 +56,41 @@ def decided(
 
 @pytest.mark.parametrize(("population", "tokens"), [(100, 20_000), (400, 5_000), (5000, 20_000)])
 def test_no_other_settings_within_the_work_have_less_noise(population: int, tokens: int) -> None:
-    found = decided(Settings(), WorkLimit(tokens), population)
+    mechanism = PublicCentred(top_k=8)
+    found = decided(Settings(), WorkLimit(tokens), population, mechanism)
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
     for every in (1, 5, 40):
         some = planner(population, tokens_per_draw=every)
         most = min(population, tokens // some.tokens_of_a_prompt(some.settings))
         for prompts in {max(1, most), max(1, most // 2)}:
-            other = some.with_settings(prompts_per_draw=prompts).plan(SoftmaxChoice(top_k=8))
+            other = some.with_settings(prompts_per_draw=prompts).plan(mechanism)
             assert other.noise_on_mean is not None
             assert found.noise_on_mean <= 1.101 * other.noise_on_mean
 
 
-@pytest.mark.parametrize("population", [100, 5000])
-def test_softmax_choice_is_the_default_and_has_less_noise_than_the_others(population: int) -> None:
-    found = decided(Settings(), WorkLimit(), population)
-    assert found.mechanism == "softmax-choice"
-    assert found.reasons[0].startswith("mechanism softmax-choice:")
-    for mechanism in (PublicCentred(top_k=8), Gaussian(top_k=8)):
-        other = decided(Settings(), WorkLimit(), population, mechanism)
-        assert found.noise_on_mean < other.noise_on_mean
+@pytest.mark.parametrize("population", [100, 400, 5000])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int, epsilon: float) -> None:
+    some = dataclasses.replace(planner(population), budget=PrivacyBudget(epsilon, 1e-5))
+    made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
+    found, settings = made.planner.plan(made.mechanism), made.planner.settings
+    assert made.mechanism == InvisibleInk(top_k=8, temperature=0.6)
+    assert made.reasons[0].startswith("mechanism invisible-ink:")
+    assert found.prompt_tokens <= WorkLimit().prompt_tokens
+    noise = found.noise_on_mean or 0.0
+    if noise > made.mechanism.enough:  # then none has enough: it takes all the work
+        assert (
+            found.prompt_tokens > 0.9 * WorkLimit().prompt_tokens or settings.prompts_per_draw == population
+        )
+        return
+    for every in (1, 5, 20, 40):  # one prompt fewer, or as little work on other draws, is not enough
+        other = made.planner.with_settings(tokens_per_draw=every)
+        work = other.tokens_of_a_prompt(other.settings)
+        fewer = min(population, (found.prompt_tokens - 1) // work)
+        if every in (settings.tokens_per_draw, 40) and fewer >= 8:
+            less = other.with_settings(prompts_per_draw=fewer).plan(made.mechanism)
+            assert (less.noise_on_mean or 0.0) > made.mechanism.enough
 
 
 def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
@@ -131,10 +146,11 @@ def test_a_stratum_never_draws_more_prompts_than_it_allows(
 
 
 def test_the_largest_stratum_and_the_backend_limit_the_prompts() -> None:
-    assert decided(Settings(), WorkLimit(10**6), 30).settings.prompts_per_draw == 60
+    given = Gaussian(top_k=8)
+    assert decided(Settings(), WorkLimit(10**6), 30, given).settings.prompts_per_draw == 60
     few_kept = WorkLimit(10**6, kept_prompts=75)
-    assert decided(Settings(tokens_per_draw=40), few_kept).settings.prompts_per_draw == 47
-    assert decided(Settings(tokens_per_draw=1), few_kept).settings.prompts_per_draw > 47
+    assert decided(Settings(tokens_per_draw=40), few_kept, 400, given).settings.prompts_per_draw == 47
+    assert decided(Settings(tokens_per_draw=1), few_kept, 400, given).settings.prompts_per_draw > 47
 
 
 @pytest.mark.parametrize(("every", "prompts", "said"), [(40, 76, True), (40, 75, False), (1, 76, False)])
@@ -224,6 +240,9 @@ def test_what_is_given_overrides_a_preset_and_published_accounting_takes_one() -
 
 
 def test_a_holdout_leaves_fewer_prompts() -> None:
-    whole, held = (synthesizer(prompt_token_limit=10**6, tokens_per_draw=40, holdout=f) for f in (0.0, 0.5))
+    whole, held = (
+        synthesizer(mechanism=Gaussian(8), prompt_token_limit=10**6, tokens_per_draw=40, holdout=f)
+        for f in (0.0, 0.5)
+    )
     assert whole.plan.settings.prompts_per_draw == 200
     assert held.plan.settings.prompts_per_draw == 100
