@@ -173,7 +173,7 @@ class SetUp:
         """What the sampler of a stratum draws from, if its draws have a fixed size."""
         if self.plan.settings.sampling != FIXED_SIZE:
             return None
-        settings = self.plan.settings.within(stratum.population)
+        settings = stratum.stratum.within(self.plan.settings)
         return FixedSize(settings.units_per_draw, len(self.units[stratum.scope]))
 
     def _divides_as_paid(self) -> bool:
@@ -185,7 +185,7 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        settings, draws = self.plan.settings.within(stratum.population), stratum.draws
+        settings, draws = stratum.stratum.within(self.plan.settings), stratum.draws
         return (
             draws.sampling_rate == rounded_up(stratum.sampling_rate)
             and draws.prompts == settings.prompts_per_draw

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, InvisibleInk, Mechanism, PublicCentred
+from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import Planner, plan_stratum, rate_of
 from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
 from dpfewshot.values import check_whole, counted
@@ -30,6 +31,9 @@ _FEWEST = 8
 
 CANDIDATES, TEMPERATURE = 1000, 0.6
 """K and τ of the planner's mechanism (docs/decisions/defaults.md)."""
+
+_ALIKE = 1.4
+"""Strata whose numbers of units differ by less take as many prompts."""
 
 _AS_MANY = "as many as the records need to decide the words: more shows in no text"
 
@@ -96,17 +100,18 @@ def decide(
             rate_of(planner.settings, stratum)
     options = _options(planner, chosen, limit)
     decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
-    open_ended = decided.enough is not None and planner.budget is not None
-    cheapest = _least_work(planner, decided, scored) if open_ended and not chosen.prompts_per_draw else None
+    some_are_enough = decided.enough and planner.budget and chosen.prompts_per_draw is None
+    cheapest = _least_work(planner, decided, scored) if some_are_enough else None
     best = cheapest or _best(scored)
     settings = best.settings
     if chosen.tokens_per_draw is None:
         others = [] if cheapest else [one for one in scored if one is not best]
         reasons.append(_why_draws(settings, best.noise, others))
+    if some_are_enough:
+        planner = replace(planner, strata=_with_prompts(planner, decided, settings))
     if chosen.prompts_per_draw is None:
-        smallest = min(planner.strata, key=lambda stratum: stratum.population)
-        least = settings.within(smallest.population).prompts_per_draw
-        fewer = f"; labels with fewer units take what these allow, {least} at least"
+        least = min(stratum.within(settings).prompts_per_draw for stratum in planner.strata)
+        fewer = f"; some labels need fewer, or have no more units: {least} at least"
         reasons.append(
             f"M={settings.prompts_per_draw}: {best.bound}"
             + (fewer if least < settings.prompts_per_draw else "")
@@ -141,20 +146,48 @@ def _mechanism(
 
 
 def _least_work(planner: Planner, mechanism: Mechanism, scored: list[_Option]) -> _Option | None:
-    """The option with the least work whose noise is enough; None if none is."""
+    """The option with the least work whose noise is enough at the smallest stratum; None if none is."""
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
-
-    def enough(settings: PlanSettings) -> bool:
-        noise = plan_stratum(mechanism, settings, planner.budget, smallest).noise_on_mean
-        return noise is not None and noise <= (mechanism.enough or 0.0)
-
     found = []
     for option in scored:
         most = option.settings.within(smallest.population).prompts_per_draw
-        every = [replace(option.settings, prompts_per_draw=M) for M in range(_FEWEST, most + 1)]
-        least = bisect.bisect_left(every, True, key=enough)
-        found += [_Option(each, _AS_MANY) for each in every[least : least + 1]]
+        prompts = _least_prompts(planner, mechanism, option.settings, smallest, most)
+        if prompts is not None:
+            found.append(_Option(replace(option.settings, prompts_per_draw=prompts), _AS_MANY))
     return min(found, key=lambda one: planner.work_of(one.settings), default=None)
+
+
+def _least_prompts(
+    planner: Planner, mechanism: Mechanism, settings: PlanSettings, stratum: Stratum, most: int
+) -> int | None:
+    """The least M, up to the most, whose noise is enough at a stratum; None if none is."""
+
+    def enough(prompts: int) -> bool:
+        tried = replace(settings, prompts_per_draw=prompts)
+        noise = plan_stratum(mechanism, tried, planner.budget, stratum).noise_on_mean
+        return noise is not None and noise <= (mechanism.enough or 0.0)
+
+    every = range(min(_FEWEST, most), most + 1)
+    least = bisect.bisect_left(every, True, key=enough)
+    return every[least] if least < len(every) else None
+
+
+def _with_prompts(planner: Planner, mechanism: Mechanism, settings: PlanSettings) -> tuple[Stratum, ...]:
+    """The strata, each with the M that is enough for it: more units need fewer prompts.
+
+    One with less than 1.4 times the units of a smaller one takes as many as that: few numbers are sought.
+    """
+    sought: list[tuple[int, int]] = []
+    made = {}
+    for stratum in sorted(planner.strata, key=lambda one: one.population):
+        units, prompts = sought[-1] if sought else (stratum.population, settings.prompts_per_draw)
+        if stratum.population > _ALIKE * units:
+            most = min(prompts, settings.within(stratum.population).prompts_per_draw)
+            found = _least_prompts(planner, mechanism, settings, stratum, most)
+            units, prompts = stratum.population, found or prompts
+        sought.append((units, prompts))
+        made[stratum] = replace(stratum, prompts=prompts)
+    return tuple(made[stratum] for stratum in planner.strata)
 
 
 def _best(scored: list[_Option]) -> _Option:

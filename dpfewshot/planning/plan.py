@@ -165,11 +165,20 @@ class Stratum:
         scope: the label whose units take part; None for all units.
         labels: the labels to generate from them.
         population: n ≥ 1, the public number of units.
+        prompts: the most prompts of a draw that are of use to it; None if the plan's M is.
     """
 
     scope: str | None
     labels: tuple[str, ...]
     population: int
+    prompts: int | None = None
+
+    def within(self, settings: PlanSettings) -> PlanSettings:
+        """A plan's settings for this stratum: M is at most what its units allow, and what is of use to it."""
+        inside = settings.within(self.population)
+        if self.prompts is None or inside.prompts_per_draw <= self.prompts:
+            return inside
+        return replace(inside, prompts_per_draw=self.prompts)
 
 
 @dataclass(frozen=True)
@@ -250,6 +259,7 @@ class StratumPlan:
             "scope": self.scope,
             "labels": list(self.labels),
             "population": self.population,
+            "prompts": self.stratum.prompts,
             "sampling_rate": float(self.sampling_rate),
             "noise_multiplier": self.noise_multiplier,
             "steps": self.steps,
@@ -266,15 +276,14 @@ class StratumPlan:
             InvalidPlan: it is not such a plan.
         """
         told = document.check("a stratum of the plan", told, document.STRATUM)
-        stratum = Stratum(
-            told["scope"], document.labels("a stratum of the plan", told["labels"]), told["population"]
-        )
+        labels = document.labels("a stratum of the plan", told["labels"])
+        stratum = Stratum(told["scope"], labels, told["population"], told["prompts"])
         exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])
         stated = cls(
             stratum=stratum,
             sampling_rate=rate,
-            draws=replace(draws_at(settings.within(stratum.population), stratum, rate), steps=told["steps"]),
+            draws=replace(draws_at(stratum.within(settings), stratum, rate), steps=told["steps"]),
             noise_multiplier=told["noise_multiplier"],
             cost=document.cost(exact["cost"]),
             noise_on_mean=told["noise_on_mean"],

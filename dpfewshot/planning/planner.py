@@ -90,7 +90,7 @@ class Planner:
         """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
         settings = plan.settings
         each = [
-            len(one.labels) * speed.demonstration(self.lengths, settings.within(one.population))
+            len(one.labels) * speed.demonstration(self.lengths, one.stratum.within(settings))
             for one in plan.strata
         ]
         return replace(plan, estimated_seconds=settings.shots_per_label * sum(each))
@@ -169,14 +169,14 @@ def plan_strata(
     Raises:
         InvalidPlan: as `plan_stratum`.
     """
-    found: dict[tuple[int, int], StratumPlan] = {}
+    found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
+    made = []
     for stratum in strata:
-        alike = stratum.population, len(stratum.labels)
+        alike = stratum.within(settings), stratum.population, len(stratum.labels)
         if alike not in found:
-            found[alike] = plan_stratum(mechanism, settings.within(stratum.population), budget, stratum)
-    return tuple(
-        replace(found[stratum.population, len(stratum.labels)], stratum=stratum) for stratum in strata
-    )
+            found[alike] = plan_stratum(mechanism, alike[0], budget, stratum)
+        made.append(replace(found[alike], stratum=stratum))
+    return tuple(made)
 
 
 def plan_stratum(

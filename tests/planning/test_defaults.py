@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
 from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import Planner, rate_of
+from dpfewshot.planning.planner import Planner, plan_strata, rate_of
 from dpfewshot.planning.settings import PlanSettings, Settings, preset
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.sampling import drawable
 from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
 from tests.support import factory
 from tests.support.scripts import TASK, Sentence, tickets
@@ -93,6 +95,25 @@ def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int,
             assert (less.noise_on_mean or 0.0) > made.mechanism.enough
 
 
+def test_each_label_takes_the_prompts_that_are_enough_for_it() -> None:
+    some = planner(500)
+    sizes = {"small": 500, "near": 600, "large": 5000}
+    strata = tuple(Stratum(label, (label,), size) for label, size in sizes.items())
+    made = decide(dataclasses.replace(some, strata=strata), None, Settings(), WorkLimit(), vocabulary_size=8)
+    plan = made.planner.plan(made.mechanism, made.reasons)
+    small, near, large = plan.strata
+    assert near.draws.prompts == small.draws.prompts == plan.settings.prompts_per_draw
+    assert 8 <= large.draws.prompts < small.draws.prompts / 2
+    assert f"or have no more units: {large.draws.prompts} at least" in plan.reasons[2]
+    for one in plan.strata:
+        assert one.noise_on_mean <= made.mechanism.enough
+        assert one.sampling_rate == drawable(Fraction(one.draws.prompts, one.population))
+    fewer = dataclasses.replace(large.stratum, prompts=large.draws.prompts - 1)
+    (less,) = plan_strata(made.mechanism, plan.settings, some.budget, (fewer,))
+    assert less.noise_on_mean > made.mechanism.enough
+    assert GenerationPlan.from_dict(plan.as_dict()) == plan
+
+
 def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
     plan = synthesizer(sampling="fixed-size", prompts_per_draw=20, tokens_per_draw=1).plan
     assert plan.mechanism == "public-centred"
@@ -121,13 +142,13 @@ def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
 
 
 def test_each_stratum_has_as_many_prompts_as_its_units_allow() -> None:
-    found = decided(Settings(), WorkLimit(10**6), 30)
+    found = decided(Settings(), WorkLimit(10**6), 30, Gaussian(top_k=8))
     assert [one.draws.prompts for one in found.strata] == [30, 60]
-    assert "M=60: as many as the 60 units of label 'delivery'" in found.reasons[2]
-    assert "labels with fewer units take what these allow, 30 at least" in found.reasons[2]
-    alike = decided(Settings(prompts_per_draw=30), WorkLimit(10**6), 30)
+    assert "M=60: as many as the 60 units of label 'delivery'" in found.reasons[1]
+    assert "some labels need fewer, or have no more units: 30 at least" in found.reasons[1]
+    alike = decided(Settings(prompts_per_draw=30), WorkLimit(10**6), 30, Gaussian(top_k=8))
     assert found.strata[0].noise_on_mean == alike.strata[0].noise_on_mean
-    assert 1.4 * (found.strata[1].noise_on_mean or 0.0) < (alike.strata[1].noise_on_mean or 0.0)
+    assert (found.strata[1].noise_on_mean or 0.0) < (alike.strata[1].noise_on_mean or 0.0)
     with pytest.raises(InvalidPlan, match=r"above the population 30 .* prompts_per_draw=30 would fit"):
         decided(Settings(prompts_per_draw=31), WorkLimit(10**6), 30)  # what is given is never reduced
 
