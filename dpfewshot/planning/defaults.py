@@ -29,7 +29,7 @@ _AS_GOOD = 1.1
 _FEWEST = 8
 """The least M that is taken for less work: a mean of fewer prompts is a few records' own."""
 
-CANDIDATES, TEMPERATURE = 1000, 0.6
+CANDIDATES, TEMPERATURE = 1000, 0.55
 """K and τ of the planner's mechanism (docs/decisions/defaults.md)."""
 
 _ALIKE = 1.4

@@ -115,7 +115,8 @@ def _reading(plan: GenerationPlan, noise: float) -> str:
     if plan.mechanism == InvisibleInk.name:
         if noise > misplaced:
             return f"whole, but {_fault(plan, noise)}"
-        return f"whole, and like the records{' in part' if noise > misplaced / 2 else ''}, as this model can"
+        how = "in part" if noise > misplaced / 2 else "as much as this model can"
+        return f"whole, and {how} like the records"
     if noise <= misplaced / 2:
         return "as well as this model can; no words were out of place when measured"
     if noise <= misplaced:

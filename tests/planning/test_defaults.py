@@ -77,7 +77,7 @@ def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int,
     some = dataclasses.replace(planner(population), budget=PrivacyBudget(epsilon, 1e-5))
     made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
     found, settings = made.planner.plan(made.mechanism), made.planner.settings
-    assert made.mechanism == InvisibleInk(top_k=8, temperature=0.6)
+    assert made.mechanism == InvisibleInk(top_k=8, temperature=0.55)
     assert made.reasons[0].startswith("mechanism invisible-ink:")
     assert found.prompt_tokens <= WorkLimit().prompt_tokens
     noise = found.noise_on_mean or 0.0
