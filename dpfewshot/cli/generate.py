@@ -127,7 +127,8 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
         account = named.opened()
         if account is None or not unfinished_runs(account):  # it may have stopped between two labels
             told = f"if a run was interrupted, generate --resume ends it at no cost; else {refusal}"
-            raise refusal.saying(told) from None
+            more = "more texts of these records need a larger budget: dpfewshot ledger change-budget"
+            raise refusal.saying(f"{told}. What is paid for is yours to use; {more}") from None
         resume = (
             "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"
         )
