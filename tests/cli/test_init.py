@@ -557,10 +557,10 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     _, out, err = made(*words, "0.1")
     found = helps.search(out)
     assert found is not None, out
-    assert "how the texts will read: badly" in out
-    assert "warning: the texts will read badly\n" in err
+    assert "how the texts will read: whole, but they will say hardly anything that the model" in out
+    assert "warning: the texts will say little of the records\n" in err
     assert int(found[1]) > 150
-    assert "how the texts will read: nearly as well as this model can" in made(*words, found[2])[1]
+    assert "how the texts will read: whole, and in part like the records" in made(*words, found[2])[1]
 
 
 def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
@@ -574,8 +574,8 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     small, *others = LABELS
     few = ("--set", "probe_seconds=0.01", "--set", f"population.{small}=8")
     _, out, err = made("plan", *few, *(f"--set=population.{label}=3000" for label in others))
-    assert f"warning: the texts of {small} will read badly\n" in err
-    assert f"; but {small}: badly; " in out
+    assert f"warning: the texts of {small} will say little of the records\n" in err
+    assert f"; but {small}: whole, but they will say " in out
     taken = "".join(f" --label {label}" for label in others)
     assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
     assert out.endswith(f"next: dpfewshot plan{taken}, else with the same options, or another of these\n")
@@ -583,9 +583,9 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
         populations = [f"--set=population.{label}={count if label == small else 3000}" for label in LABELS]
-        assert ("badly" not in made("plan", *few[:2], *populations)[1]) is good
+        assert ("they will say" not in made("plan", *few[:2], *populations)[1]) is good
     _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
-    assert "badly" not in out + err
+    assert "they will say" not in out + err
     assert out.endswith("next: dpfewshot generate, with the same options\n")
 
 
