@@ -14,8 +14,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonProduct, PoissonRandomizedResponse, epsilon
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
-from dpfewshot.mechanisms.choice import contrast_shift
-from dpfewshot.mechanisms.report_noisy_max import noise_rate
+from dpfewshot.mechanisms.report_noisy_max import contrast_shift, noise_rate
 
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 
