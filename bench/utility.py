@@ -39,8 +39,9 @@ from dpfewshot.evaluation import (
 from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
 from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax, SoftmaxChoice
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
 from dpfewshot.mechanisms.adadpsyn import published
+from dpfewshot.planning.defaults import CANDIDATES, TEMPERATURE
 
 ROOT = Path(__file__).parents[1]
 RAW = ROOT / "bench/results/utility.jsonl"
@@ -272,7 +273,6 @@ def conditions(data: DataSet) -> Iterator[tuple[Condition, float | None, int, in
     if data.task.name in SEVERAL_RECORDS:
         for epsilon in (None, *EPSILONS):
             yield of_several_records(data), epsilon, SHOTS, REPETITIONS
-    yield on_one_draw(data, SoftmaxChoice(contrast=0)), 1.0, SHOTS, REPETITIONS
     if data.task.name in IN_DETAIL:
         for mechanism in (Gaussian(), ReportNoisyMax()):
             yield on_one_draw(data, mechanism), 1.0, SHOTS, REPETITIONS
@@ -300,11 +300,11 @@ def plain(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centre
     return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
-def with_contrast(data: DataSet) -> Condition:
+def by_default(data: DataSet) -> Condition:
     """The default mechanism, certified, on one draw a demonstration; the planner decides M."""
-    tokens = data.our_tokens or data.max_tokens
-    name = f"{SoftmaxChoice.name}, {CERTIFIED}"
-    return data.told(Synthetic(name, SoftmaxChoice(), None, 1, tokens, allow_batch_variance=False))
+    tokens, mechanism = data.our_tokens or data.max_tokens, InvisibleInk(CANDIDATES, TEMPERATURE)
+    name = f"{mechanism.name}, {CERTIFIED}"
+    return data.told(Synthetic(name, mechanism, None, 1, tokens, allow_batch_variance=False))
 
 
 def tang(data: DataSet) -> Condition:
@@ -375,7 +375,7 @@ def main() -> None:
             one = experiment(data, given.data, alone, f"{name}, {CERTIFIED}", model)
             evaluate(
                 one,
-                [Trial(Stored(with_contrast(data), given.store), epsilon, SHOTS, given.repetition)],
+                [Trial(Stored(by_default(data), given.store), epsilon, SHOTS, given.repetition)],
                 results,
             )
         return

@@ -2,13 +2,14 @@
 
     python docs/draw_explanation.py          # writes docs/data-way.svg, docs/neighbours.svg and docs/noise.svg
 
-The chances in noise.svg are computed, not sampled: from the sums and the rate of `dpfewshot.mechanisms.SoftmaxChoice`,
-whose token is a draw from their softmax. The words and their probabilities are made up.
+The chances in noise.svg are computed, not sampled: from the sums, the clip and the rate of
+`dpfewshot.mechanisms.InvisibleInk`, whose token is a draw from their softmax. The words and their probabilities are made up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.mechanisms.softmax_choice import choice_rate
+from dpfewshot.mechanisms.choice import softmax_rate, solved_clip
+from dpfewshot.planning.defaults import TEMPERATURE
 
 DOCS = Path(__file__).parent
 WIDTH = 900
@@ -46,14 +48,17 @@ TIP = (
 
 WORDS = ("never", "has", "is", "was", "Hollis")
 PROMPTS = (
-    (9, (0.50, 0.20, 0.15, 0.15, 0.00)),
-    (6, (0.20, 0.50, 0.20, 0.10, 0.00)),
-    (4, (0.15, 0.20, 0.45, 0.20, 0.00)),
+    (9, (0.50, 0.20, 0.15, 0.14, 0.01)),
+    (6, (0.20, 0.50, 0.20, 0.09, 0.01)),
+    (4, (0.15, 0.20, 0.45, 0.19, 0.01)),
     (1, (0.05, 0.03, 0.01, 0.01, 0.90)),
 )
 """How many prompts predict which probabilities of the words after "My parcel". The last record is the one in question."""
 
-EPSILONS = (2.0, 0.5, 0.1)
+PUBLIC = np.log(np.array([0.08, 0.30, 0.35, 0.25, 0.02], dtype=np.float32))
+"""What the model predicts without records."""
+
+EPSILONS = (1.0, 0.2, 0.05)
 """Of one token."""
 
 TICKETS = (
@@ -73,15 +78,18 @@ def predictions(*, record: bool) -> NDArray[np.float32]:
     return np.log(np.maximum(np.array(rows[: None if record else -1]), 1e-30)).astype(np.float32)
 
 
-def votes(*, record: bool) -> NDArray[np.float64]:
-    """The sum of the prompts' votes for each word; a prompt gives its favourite one vote."""
-    return _core.sum_of_max_normalised(predictions(record=record)) / _core.grid
+def predicted(*, record: bool) -> NDArray[np.float64]:
+    """The sum of the prompts' probabilities of each word."""
+    return _core.sum_of_probabilities(predictions(record=record)) / _core.grid
 
 
 def chances(epsilon: float, *, record: bool) -> NDArray[np.float64]:
     """The probability of each word as the token that is released, at ε for this token."""
-    rate = choice_rate(2 / epsilon, RowChange.ADDED)
-    exponents = _core.sum_of_max_normalised(predictions(record=record)) * float(rate)
+    prompts = sum(count for count, _ in PROMPTS)
+    clip = solved_clip(2 / epsilon, TEMPERATURE, prompts, RowChange.ADDED)
+    total = _core.sum_of_clipped_differences(predictions(record=record), PUBLIC, clip)
+    total += prompts * np.rint(PUBLIC.astype(np.float64) * _core.logit_grid).astype(np.int64)
+    exponents = total * float(softmax_rate(Fraction(TEMPERATURE), prompts))
     weights = np.exp(exponents - exponents.max())
     return weights / weights.sum()
 
@@ -173,26 +181,30 @@ def neighbours() -> str:
 
 
 def noise() -> str:
-    """The chance of each word, without noise and at three ε, with and without one record."""
+    """The chance of each word at three ε, with and without one record, between the records and the model alone."""
     parts = [text(20, 30, "My parcel …", "strong large"), *legend()]
-    panels = [("votes, no noise", votes(record=True), votes(record=False), "{:.1f}")]
-    panels += [
-        (f"ε = {each:g} a word", chances(each, record=True), chances(each, record=False), "{:.1%}")
-        for each in EPSILONS
+    alone = np.exp(PUBLIC / TEMPERATURE) / np.exp(PUBLIC / TEMPERATURE).sum()
+    panels = [
+        ("no noise", predicted(record=True), predicted(record=False), "{:.1f}"),
+        *(
+            (f"ε = {each:g} a word", *(chances(each, record=own) for own in (True, False)), "{:.1%}")
+            for each in EPSILONS
+        ),
+        ("no records", alone, alone, "{:.1%}"),
     ]
     for number, (title, own, other, form) in enumerate(panels):
-        parts += panel(84 + 204 * number, title, own, other, form)
-        if number:
+        parts += panel(84 + 164 * number, title, own, other, form)
+        if 0 < number <= len(EPSILONS):
             ratio, most = np.maximum(own / other, other / own).max(), np.exp(EPSILONS[number - 1])
-            parts.append(text(84 + 204 * number, 284, f"bar : mark up to {ratio:.2f}", "soft"))
-            parts.append(text(84 + 204 * number, 304, f"allowed: e^ε = {most:.2f}", "soft"))
+            parts.append(text(84 + 164 * number, 284, f"bar : mark up to {ratio:.2f}", "soft"))
+            parts.append(text(84 + 164 * number, 304, f"allowed: e^ε = {most:.2f}", "soft"))
     parts += [text(76, 92 + 36 * number + 17, word, "end") for number, word in enumerate(WORDS)]
     return whole(
         318,
         "What noise does to one word",
-        "Bars: how many of 20 prompts vote for each of five words, and how probable each word is as the released one at "
-        f"epsilon {', '.join(f'{each:g}' for each in EPSILONS)}. Marks: the same without the one record that votes for "
-        "the name Hollis. The smaller epsilon, the closer are bars and marks, and the closer are all words to each other.",
+        "Bars: how probable 20 prompts find each of five words, added up, and how probable each word is as the released "
+        f"one at epsilon {', '.join(f'{each:g}' for each in EPSILONS)} and without records. Marks: the same without the "
+        "one record of Hollis. The smaller epsilon, the closer are bars and marks, and the closer is all to the model alone.",
         parts,
     )
 
@@ -208,9 +220,9 @@ def legend() -> Iterator[str]:
 def panel(
     left: float, title: str, own: NDArray[np.float64], other: NDArray[np.float64], form: str
 ) -> Iterator[str]:
-    """A bar and a mark for each word; the longest is 120 wide."""
+    """A bar and a mark for each word; the longest is 90 wide."""
     yield text(left, 74, title, "strong")
-    scale = 120 / max(own.max(), other.max())
+    scale = 90 / max(own.max(), other.max())
     for number, (bar, mark) in enumerate(zip(own, other, strict=True)):
         y = 92 + 36 * number
         yield rectangle(left, y, max(1.0, scale * bar), 22, "bar", corner=2)

@@ -45,7 +45,6 @@ MECHANISM_NAMES: Final = (
     "gaussian",
     "public-centred",
     "adadpsyn",
-    "softmax-choice",
     "report-noisy-max",
     "private-prediction",
     "invisible-ink",
@@ -285,7 +284,9 @@ class PlanOptions:
         Raises:
             InvalidPlan: a setting needs a mechanism, or does not fit it.
         """
+        from dpfewshot.mechanisms import InvisibleInk
         from dpfewshot.mechanisms import by_name as mechanism_by_name
+        from dpfewshot.planning.defaults import CANDIDATES, TEMPERATURE
 
         settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
         given = [name for name in ("top_k", *settings) if getattr(self, name) is not None]
@@ -293,9 +294,12 @@ class PlanOptions:
             return None
         if self.mechanism is None and self.preset is not None:
             raise InvalidPlan(f"{given[0]} with preset needs --mechanism")
-        drawn = given == ["top_k"] and self.sampling != "fixed-size"
-        default = "softmax-choice" if drawn else "public-centred"
-        mechanism = mechanism_by_name(self.mechanism or default, **settings)
+        drawn = {"top_k", "temperature"}.issuperset(given) and self.sampling != "fixed-size"
+        if self.mechanism is None and drawn:  # the planner's own, but for what is given
+            temperature = TEMPERATURE if self.temperature is None else self.temperature
+            mechanism: Mechanism = InvisibleInk(CANDIDATES, temperature)
+        else:
+            mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
         if self.top_k is None:
             return mechanism
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]

@@ -27,7 +27,6 @@ from dpfewshot.mechanisms.invisible_ink import InvisibleInk
 from dpfewshot.mechanisms.private_prediction import PrivatePrediction
 from dpfewshot.mechanisms.public_centred import ClippingQuantile, PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
-from dpfewshot.mechanisms.softmax_choice import SoftmaxChoice
 from dpfewshot.mechanisms.sparse_vector import SparseVector
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "Release",
     "ReportNoisyMax",
     "RowChange",
-    "SoftmaxChoice",
     "SparseVector",
     "by_name",
 ]
@@ -56,7 +54,6 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
     "gaussian": Gaussian,
     "public-centred": PublicCentred,
     "adadpsyn": AdaDPSyn,
-    "softmax-choice": SoftmaxChoice,
     "report-noisy-max": ReportNoisyMax,
     "private-prediction": PrivatePrediction,
     "invisible-ink": InvisibleInk,

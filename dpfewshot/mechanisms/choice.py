@@ -14,9 +14,6 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpfewshot import _core
 from dpfewshot.accounting.events import (
     WIDEST_RANGE,
@@ -61,21 +58,6 @@ class SoftmaxMechanism(ExactChoice):
             InvalidPlan: fixed-size draws.
         """
         return softmax_event(draws, noise_multiplier, self.name)
-
-
-def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompts: int) -> NDArray[np.int64]:
-    """β·M times the votes of the public prompt, in grid steps, shape (support,): taken off the summed votes.
-
-    It is public, so it changes every score by the same number in neighbouring data sets, and no sensitivity
-    (docs/proofs/softmax-choice.md, Lemma 1).
-
-    Args:
-        public_logprobs: of the prompt without records, shape (support,); one that is not finite has no votes.
-        contrast: β in 0..1.
-        prompts: M; more than 2^28 count as 2^28, so that scores stay within 64 bits.
-    """
-    votes = _core.sum_of_max_normalised(public_logprobs[np.newaxis])
-    return np.asarray(np.rint(contrast * min(prompts, 2**28) * votes), dtype=np.int64)
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> Event:

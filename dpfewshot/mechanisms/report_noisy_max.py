@@ -18,11 +18,14 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
-from dpfewshot.mechanisms.choice import ExactChoice, contrast_shift, pure_event
+from dpfewshot.mechanisms.choice import ExactChoice, pure_event
 
 _WINNER_ALONE = "its analysis covers the winner alone, not the noisy vector"
 
@@ -70,6 +73,21 @@ def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
     """The exponential noise's rate per grid step, exact: ε₀/grid for monotone changes, else half of it."""
     directions = 1 if row_change is RowChange.ADDED else 2
     return 1 / (Fraction(noise_multiplier) * directions * _core.grid)
+
+
+def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompts: int) -> NDArray[np.int64]:
+    """β·M times the votes of the public prompt, in grid steps, shape (support,): taken off the summed votes.
+
+    It is public, so it changes every score by the same number in neighbouring data sets, and no sensitivity
+    (docs/proofs/report-noisy-max.md).
+
+    Args:
+        public_logprobs: of the prompt without records, shape (support,); one that is not finite has no votes.
+        contrast: β in 0..1.
+        prompts: M; more than 2^28 count as 2^28, so that scores stay within 64 bits.
+    """
+    votes = _core.sum_of_max_normalised(public_logprobs[np.newaxis])
+    return np.asarray(np.rint(contrast * min(prompts, 2**28) * votes), dtype=np.int64)
 
 
 @dataclass

@@ -22,7 +22,6 @@ from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, o
 READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
     "public-centred": (0.15, 0.2),
-    "softmax-choice": (0.2, 0.27),
     InvisibleInk.name: (0.4, 0.6),
 }
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 import pytest
@@ -23,6 +23,7 @@ from dpfewshot.cli.project import (
     takes,
 )
 from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.commands import Run
@@ -251,6 +252,26 @@ def test_numbers_and_the_word_are_taken() -> None:
 def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: str) -> None:
     status, _, err = command(*GENERATE, *words.split())
     assert (status, says in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({}, None),
+        ({"top_k": 8}, InvisibleInk(8, 0.6)),
+        ({"top_k": "all"}, InvisibleInk(None, 0.6)),
+        ({"temperature": 0.8}, InvisibleInk(1000, 0.8)),
+        ({"top_k": 8, "temperature": 0.8}, InvisibleInk(8, 0.8)),
+        ({"top_k": 8, "sampling": "fixed-size"}, PublicCentred(8)),
+        ({"top_k": 8, "top_p": 0.9}, PublicCentred(8, top_p=0.9)),
+        ({"temperature": 0.8, "clip": 0.2}, PublicCentred(clip=0.2, temperature=0.8)),
+        ({"mechanism": "invisible-ink", "top_k": 8}, InvisibleInk(8)),
+    ],
+)
+def test_settings_without_a_mechanism_are_those_of_the_planners_if_it_has_them(
+    options: dict[str, Any], made: Mechanism | None
+) -> None:
+    assert PlanOptions(**options).made_mechanism() == made
 
 
 def test_options_and_keys_become_a_project() -> None:

@@ -31,7 +31,6 @@ from dpfewshot.mechanisms import (
     PublicCentred,
     ReportNoisyMax,
     RowChange,
-    SoftmaxChoice,
     SparseVector,
     by_name,
 )
@@ -56,7 +55,6 @@ SIMPLE: dict[str, Make] = {
     "public-centred, one round, adaptive": partial(PublicCentred, refinements=(), adapt=ClippingQuantile()),
     "public-centred, drawn": partial(PublicCentred, temperature=0.8, top_p=0.9),
     "adadpsyn": AdaDPSyn,
-    "softmax choice": SoftmaxChoice,
     "report noisy max": ReportNoisyMax,
     "private prediction": PrivatePrediction,
     "private prediction, temperature": partial(PrivatePrediction, clip=None, temperature=2.0),
@@ -362,8 +360,6 @@ def test_the_command_line_knows_every_mechanism_by_its_name() -> None:
     [
         ("report-noisy-max", {"temperature": 1.0}, "the winner alone"),
         ("report-noisy-max", {"top_p": 0.9}, "the winner alone"),
-        ("softmax-choice", {"temperature": 1.0}, "the budget decides"),
-        ("softmax-choice", {"top_p": 0.9}, "the draw from the softmax"),
         ("private-prediction", {"top_p": 0.9}, "the draw from the softmax"),
         ("invisible-ink", {"top_p": 0.9}, "the draw from the softmax"),
         ("gaussian", {"clip": 0.5}, "its settings are"),

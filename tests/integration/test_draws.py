@@ -198,7 +198,7 @@ def test_a_comparison_leaves_out_what_the_draws_are_not_for(
 def test_a_comparison_raises_the_number_of_prompts_only_as_far_as_it_must(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    few = ("gaussian", "public-centred", "softmax-choice")
+    few = ("gaussian", "public-centred", "invisible-ink")
     monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", few)
     rows = synthesizer(prompts_per_draw=5).compare(target_noise=0.1)
     raised = [row for row in rows if row.plan.settings.prompts_per_draw > 5]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
-from dpfewshot.accounting import ZeroConcentrated, calibrate
+from dpfewshot.accounting import PoissonBoundedRange, PoissonProduct, Tightest, ZeroConcentrated, calibrate
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, InvisibleInk, RowChange
 
@@ -41,6 +42,28 @@ def test_the_papers_check_values(target: float, prompts: int, rho: float, clip: 
     assert mechanism.start(draws(prompts), sigma).clip == pytest.approx(clip, rel=1e-4)
     replaced = mechanism.start(draws(prompts, RowChange.REPLACED), sigma)
     assert replaced.clip == pytest.approx(clip / 2, rel=1e-4)
+
+
+def test_tokens_on_one_draw_are_a_product_and_those_of_everybody_compose_one_by_one() -> None:
+    """On Poisson draws, which the paper does not have."""
+    mechanism, some = InvisibleInk(), Draws(0.05, 10, 4, 20, RowChange.ADDED)
+    concentrated = ZeroConcentrated(0.125, 40)
+    assert mechanism.event(some, 2.0) == Tightest(
+        (PoissonProduct(0.05, (PoissonBoundedRange(1.0, 1.0, 4),), 10), concentrated)
+    )
+    everybody = mechanism.event(replace(some, sampling_rate=1.0), 2.0)
+    assert everybody == Tightest((PoissonBoundedRange(1.0, 1.0, 40), concentrated))
+    sigma = calibrate(lambda noise: mechanism.event(some, noise), epsilon=1.0, delta=1e-5)
+    assert sigma == pytest.approx(2 / 0.795, rel=2e-3)
+
+
+def test_what_stands_for_noise_is_the_temperature_over_the_clip() -> None:
+    """C is what the records together can lift a token by, and half as much where rows are replaced."""
+    mechanism = InvisibleInk(temperature=0.6)
+    for row_change in RowChange:
+        some = draws(20, row_change)
+        clip = mechanism.start(some, 3.0).clip
+        assert mechanism.noise_on_mean(some, 3.0) == pytest.approx(0.6 / clip, rel=1e-12)
 
 
 def test_the_clip_is_cut_to_the_cores_range() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonProduct, PoissonRandomizedResponse, epsilon
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
-from dpfewshot.mechanisms.report_noisy_max import noise_rate
+from dpfewshot.mechanisms.report_noisy_max import contrast_shift, noise_rate
 
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 
@@ -81,3 +82,31 @@ def test_a_vocabulary_that_the_core_cannot_choose_from_is_refused() -> None:
     ReportNoisyMax(top_k=None).check(2**18)
     with pytest.raises(InvalidPlan, match="top_k must be at most 262144"):
         ReportNoisyMax(top_k=None).check(2**18 + 1)
+
+
+# ---- the contrast to the public prompt ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("contrast", "winner"), [(0.0, 0), (0.3, 1)])
+def test_the_share_of_the_public_votes_is_taken_off(contrast: float, winner: int) -> None:
+    """Twenty prompts are torn between the public prompt's favourite, 0, and token 1."""
+    public = np.log(np.array([0.8, 0.1, 0.05, 0.05], dtype=np.float32))
+    rows = np.tile(np.log(np.array([0.45, 0.4, 0.1, 0.05], dtype=np.float32)), (20, 1))
+    release = ReportNoisyMax(contrast=contrast).start(draws(), 0.05)
+    assert release.token(rows, public, Permit(1, 0.05)) == winner
+
+
+def test_the_shift_counts_the_planned_prompts_and_none_of_a_broken_public_row() -> None:
+    public = np.log(np.array([0.8, 0.2], dtype=np.float32))
+    assert contrast_shift(public, 0.5, 20) == pytest.approx([10 * _core.grid, 2.5 * _core.grid], rel=1e-6)
+    assert not contrast_shift(np.full(2, np.nan, dtype=np.float32), 0.5, 20).any()
+
+
+def test_however_many_prompts_are_planned_the_scores_stay_within_64_bits() -> None:
+    assert contrast_shift(np.array([0.0, -30.0], dtype=np.float32), 1.0, 2**40)[0] == 2**28 * _core.grid
+
+
+@pytest.mark.parametrize("contrast", [-0.1, 1.1, math.nan, "0.3", True, [0.3]])
+def test_a_contrast_outside_its_range_is_refused(contrast: Any) -> None:
+    with pytest.raises(InvalidPlan, match="contrast"):
+        ReportNoisyMax(contrast=contrast)

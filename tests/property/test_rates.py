@@ -16,7 +16,6 @@ from dpfewshot.mechanisms import (
     PrivatePrediction,
     ReportNoisyMax,
     RowChange,
-    SoftmaxChoice,
     SparseVector,
 )
 from tests.support import inside
@@ -53,16 +52,6 @@ def test_report_noisy_max(sigma: float, prompts: int, row_change: RowChange) -> 
     epsilon = Fraction(mechanism.event(plan, sigma).epsilon)
     assert largest_change == 1 / Fraction(sigma)
     assert largest_change <= epsilon <= largest_change * (1 + Fraction(1, 2**50))
-
-
-@given(multipliers, counts, changes)
-def test_softmax_choice(sigma: float, prompts: int, row_change: RowChange) -> None:
-    mechanism, plan = SoftmaxChoice(), draws(prompts, row_change)
-    largest_range = row_change.rows * _core.grid * mechanism.start(plan, sigma).rate
-    epsilon, rho = claimed(mechanism.event(plan, sigma))
-    assert largest_range == 2 / Fraction(sigma)
-    assert largest_range <= epsilon <= largest_range * (1 + Fraction(1, 2**50))
-    assert largest_range**2 / 8 <= rho
 
 
 @given(multipliers, counts, changes, clips)
@@ -123,11 +112,10 @@ def test_rounding_goes_to_its_side_and_no_further(value: Fraction) -> None:
 def test_control_the_rate_of_the_other_change_is_not_what_the_event_states(wrong: RowChange) -> None:
     """A monotone rate for replaced rows costs twice what is stated; the other way round, noise is wasted."""
     right = RowChange.REPLACED if wrong is RowChange.ADDED else RowChange.ADDED
-    for mechanism in (ReportNoisyMax(), SoftmaxChoice(), PrivatePrediction(), InvisibleInk()):
+    for mechanism in (ReportNoisyMax(), PrivatePrediction(), InvisibleInk()):
         release = mechanism.start(draws(20, wrong), 3.0)
-        if isinstance(mechanism, ReportNoisyMax | SoftmaxChoice):
-            stated = Fraction(1 if isinstance(mechanism, ReportNoisyMax) else 2, 3)
-            found = right.rows * _core.grid * release.rate
+        if isinstance(mechanism, ReportNoisyMax):
+            stated, found = Fraction(1, 3), right.rows * _core.grid * release.rate
         else:
             stated, found = Fraction(2, 3), range_of_exponents(release, right)
         assert found / stated == pytest.approx(2 if wrong is RowChange.ADDED else 0.5, rel=1e-5)

@@ -23,7 +23,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import MECHANISMS as BY_NAME
-from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, RowChange, SoftmaxChoice, SparseVector
+from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, ReportNoisyMax, RowChange, SparseVector
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import PoissonSampler
@@ -33,7 +33,7 @@ from tests.support.scripts import TASK
 from tests.support.shapes import Moody
 
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
-MECHANISMS = (Gaussian(top_k=3), SoftmaxChoice(top_k=None), InvisibleInk(top_k=5))
+MECHANISMS = (Gaussian(top_k=3), ReportNoisyMax(top_k=None), InvisibleInk(top_k=5))
 EVERY = [*(each() for each in BY_NAME.values()), SparseVector(Gaussian(), threshold=0.5, releases=2)]
 
 NAMES = st.text("ab", min_size=1, max_size=2)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import dpfewshot as dpf
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
-from dpfewshot.mechanisms import Draws, RowChange, SoftmaxChoice
+from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange
 from dpfewshot.mechanisms.gaussian import squared_clip_sensitivity
 from dpfewshot.mechanisms.sparse_vector import distance
 from dpfewshot.records.units import each_a_unit
@@ -100,13 +100,13 @@ def steps_from_public(rows: Matrix, setting: Setting) -> Answer:
     return np.array([distance(rows, public, setting.prompts)])
 
 
-def contrasted_scores(rows: Matrix, setting: Setting) -> Answer:
-    """What softmax choice draws from: the votes, less a share of the public prompt's."""
+def contrasted_votes(rows: Matrix, setting: Setting) -> Answer:
+    """What report noisy max adds noise to: the votes, less a share of the public prompt's."""
     drawn = Draws(0.1, 1, 1, setting.prompts, RowChange.ADDED)
-    release = SoftmaxChoice(contrast=0.4).start(drawn, 2.0)
+    release = ReportNoisyMax(contrast=0.4).start(drawn, 2.0)
     seen: list[Answer] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_core, "sample_softmax", lambda scores, *_: seen.append(scores) or 0)
+        patch.setattr(_core, "permute_and_flip", lambda scores, *_: seen.append(scores) or 0)
         release.token(rows, setting.believed, Permit(1, 2.0))
     return seen[0]
 
@@ -120,13 +120,7 @@ QUERIES = (
     Query("later mean, split centre", mean_around(SPLIT), exact_clip),
     Query("centred at nothing", mean_around(NOWHERE), exact_clip),
     Query("votes", lambda m, _: _core.sum_of_max_normalised(m), lambda *_: GRID**2, largest),
-    Query(
-        "range of votes",
-        lambda m, _: _core.sum_of_max_normalised(m),
-        lambda c, _: (c.rows * GRID) ** 2,
-        spread,
-    ),
-    Query("contrasted scores", contrasted_scores, lambda c, _: (c.rows * GRID) ** 2, spread),
+    Query("contrasted votes", contrasted_votes, lambda *_: GRID**2, largest),
     Query("clipped logits", lambda m, s: _core.sum_of_clipped_logits(m, s.logit_clip), logit_range, spread),
     Query(
         "clipped differences",
@@ -242,7 +236,6 @@ def test_the_ranges_and_distances_are_reached_to_the_step() -> None:
     nobody, zero, one = certain()[:0].reshape(0, WIDTH), certain(0), certain(1)
     for name, row, twice in (
         ("votes", GRID, GRID),
-        ("range of votes", GRID, 2 * GRID),
         ("clipped logits", 2 * bound, 4 * bound),
         ("clipped differences", 2 * bound, 4 * bound),
         ("distance from the public row", GRID, 2 * GRID),

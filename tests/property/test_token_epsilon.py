@@ -20,7 +20,6 @@ from dpfewshot.mechanisms import (
     PrivatePrediction,
     ReportNoisyMax,
     RowChange,
-    SoftmaxChoice,
 )
 from tests.support.laws import release_law
 
@@ -29,7 +28,6 @@ Rows = NDArray[np.float32]
 PUBLIC = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
 MECHANISMS = [
     ReportNoisyMax(),
-    SoftmaxChoice(),
     PrivatePrediction(),
     PrivatePrediction(clip=None, temperature=1.3),
     InvisibleInk(temperature=0.8),

@@ -22,7 +22,6 @@ from dpfewshot.mechanisms import (
     PrivatePrediction,
     ReportNoisyMax,
     RowChange,
-    SoftmaxChoice,
 )
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value, release_law, softmax
 
@@ -104,10 +103,9 @@ ROWS = np.array(
     [[-0.2, -2, -3, -4], [-2, -0.3, -3, -2], [-0.1, -4, -3, -5], [-1, -1, -2, -2], [np.nan, 0, 0, 0]],
     dtype=np.float32,
 )
-PUBLIC = np.array([-1.5, -1, -5.3, -1.2], dtype=np.float32)  # one improbable
+PUBLIC = np.array([-1.5, -1, -5.3, -1.2], dtype=np.float32)
 CASES = [
     (ReportNoisyMax(), 0.6),
-    (SoftmaxChoice(), 0.9),
     (PrivatePrediction(clip=3.0), 1.2),
     (PrivatePrediction(clip=None, temperature=1.3), 1.5),
     (InvisibleInk(temperature=0.9), 2.5),

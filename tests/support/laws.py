@@ -1,6 +1,5 @@
 """The exact laws of choices, from integer scores and a rational rate, and whether draws follow them."""
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import SupportsFloat
@@ -54,12 +53,6 @@ def release_law(
     """What the release of a mechanism that chooses draws its token from."""
     if name == "report-noisy-max":
         return noisy_max(_core.sum_of_max_normalised(rows), release.rate)
-    if name == "softmax-choice":
-        drawn = softmax(_core.sum_of_max_normalised(rows), release.rate)
-        weights = [
-            each * mpmath.exp(min(float(p), math.log(0.01))) for each, p in zip(drawn, public, strict=True)
-        ]
-        return [weight / mpmath.fsum(weights) for weight in weights]
     if name == "private-prediction":
         return softmax(_core.sum_of_clipped_logits(rows, release.clip), release.rate)
     total = _core.sum_of_clipped_differences(rows, public, release.clip)

@@ -27,7 +27,6 @@ MAY_SEE_THE_CORE = {
     "mechanisms/private_prediction.py",
     "mechanisms/public_centred.py",
     "mechanisms/report_noisy_max.py",
-    "mechanisms/softmax_choice.py",
     "mechanisms/sparse_vector.py",
     "releases/calibration.py",
     "releases/choosing.py",
