@@ -24,6 +24,7 @@ from dpfewshot.cli.project import (
 )
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
+from dpfewshot.planning.defaults import TEMPERATURE
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.commands import Run
@@ -258,8 +259,8 @@ def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: 
     ("options", "made"),
     [
         ({}, None),
-        ({"top_k": 8}, InvisibleInk(8, 0.6)),
-        ({"top_k": "all"}, InvisibleInk(None, 0.6)),
+        ({"top_k": 8}, InvisibleInk(8, TEMPERATURE)),
+        ({"top_k": "all"}, InvisibleInk(None, TEMPERATURE)),
         ({"temperature": 0.8}, InvisibleInk(1000, 0.8)),
         ({"top_k": 8, "temperature": 0.8}, InvisibleInk(8, 0.8)),
         ({"top_k": 8, "sampling": "fixed-size"}, PublicCentred(8)),
