@@ -81,6 +81,16 @@ def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
     return backend.known("ending tokens", find)
 
 
+def wordless_tokens(backend: LogprobBackend) -> frozenset[int]:
+    """Return the tokens of figures, signs and blanks alone. Parts of characters are none of them."""
+
+    def find() -> frozenset[int]:
+        texts = enumerate(backend.detokenize([token]) for token in range(backend.vocabulary_size))
+        return frozenset(t for t, text in texts if not any(c.isalpha() or c == "\ufffd" for c in text))
+
+    return backend.known("wordless tokens", find)
+
+
 def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:
     """Return what a label's tokens say, without the token that ended them and without parts of characters."""
     return whole_text(backend, [token for token in released if token not in ends]).strip()

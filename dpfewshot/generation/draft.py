@@ -43,6 +43,7 @@ class Draft:
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         example: the tokens of the task's made-up example: no n-gram of it is repeated.
         phrases: token sequences of which none comes in a text.
+        not_first: tokens with which no text begins.
         earlier: the first tokens of texts of this label that were released before, in order: this one opens
             otherwise.
 
@@ -59,12 +60,13 @@ class Draft:
         further: Sequence[Sequence[int]] = (),
         example: Sequence[int] = (),
         phrases: Sequence[Sequence[int]] = (),
+        not_first: frozenset[int] = frozenset(),
         earlier: Sequence[Sequence[int]] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
-        self._example, self._phrases, self._earlier = example, phrases, earlier
+        self._example, self._phrases, self._not_first, self._earlier = example, phrases, not_first, earlier
         self._fields: list[list[int]] = [[]]
         for token in released:
             self.add(token)
@@ -96,6 +98,8 @@ class Draft:
                     alike = (one for one in texts if list(one[: length - 1]) == field)
                     excluded.update(*(one[length - 1 : length] for one in alike))
         excluded -= self._ends | {_NO_TOKEN}
+        if not self.context:
+            excluded |= self._not_first
         return frozenset(excluded if self._value(field) else excluded | self._ends)
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off

@@ -19,7 +19,7 @@ from dpfewshot.backends.protocol import (
     closing_block,
     states_invariance,
 )
-from dpfewshot.backends.text import ending_tokens
+from dpfewshot.backends.text import ending_tokens, wordless_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.generation.draft import Draft, ShapedDraft
@@ -229,6 +229,7 @@ class TokenLoop:
             further=further,
             example=example,
             phrases=self._refusals if size else (),
+            not_first=wordless_tokens(self.backend) if size and len(self.layout.fields) == 1 else frozenset(),
             earlier=opened,
             released=released,
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
-from dpfewshot.planning.defaults import WorkLimit, decide, prompts_within
+from dpfewshot.planning.defaults import TEMPERATURE, WorkLimit, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import Planner, plan_strata, rate_of
 from dpfewshot.planning.settings import PlanSettings, Settings, preset
@@ -77,7 +77,7 @@ def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int,
     some = dataclasses.replace(planner(population), budget=PrivacyBudget(epsilon, 1e-5))
     made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
     found, settings = made.planner.plan(made.mechanism), made.planner.settings
-    assert made.mechanism == InvisibleInk(top_k=8, temperature=0.55)
+    assert made.mechanism == InvisibleInk(top_k=8, temperature=TEMPERATURE)
     assert made.reasons[0].startswith("mechanism invisible-ink:")
     assert found.prompt_tokens <= WorkLimit().prompt_tokens
     noise = found.noise_on_mean or 0.0
@@ -96,8 +96,8 @@ def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int,
 
 
 def test_each_label_takes_the_prompts_that_are_enough_for_it() -> None:
-    some = planner(500)
-    sizes = {"small": 500, "near": 600, "large": 5000}
+    some = planner(2000)
+    sizes = {"small": 2000, "near": 2500, "large": 50_000}
     strata = tuple(Stratum(label, (label,), size) for label, size in sizes.items())
     made = decide(dataclasses.replace(some, strata=strata), None, Settings(), WorkLimit(), vocabulary_size=8)
     plan = made.planner.plan(made.mechanism, made.reasons)

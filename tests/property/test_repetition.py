@@ -255,6 +255,21 @@ def test_no_text_says_an_assistants_refusal(size: int, says: str) -> None:
         assert (ASSISTANT.index(" sorry") in loop.draft(begun).excluded) is bool(size)
 
 
+@pytest.mark.parametrize(("size", "begins"), [(4, "refund"), (0, "12")])
+def test_a_text_begins_with_a_word(size: int, begins: str) -> None:
+    words = ("12", " ", "!", "refund", "\ufffd", "\n")
+    backend = Scripted(words, lambda _: [0.5, 0.1, 0.1, 0.2, 0.05, 0.05])
+    task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
+    written = instruction_only_demonstrations(task, backend, max_tokens=3)
+    assert all(one.text.startswith(begins) for one in written)
+    loop = TokenLoop(backend, dataclasses.replace(task, text_field="Text").layout)
+    figures = {words.index(word) for word in ("12", " ", "!")}
+    assert (figures <= loop.draft().excluded) is bool(size)
+    assert not figures & loop.draft([3]).excluded  # anywhere else
+    fields = dataclasses.replace(task, text_field="", text_fields=("Text", "Amount")).layout
+    assert not figures & TokenLoop(backend, fields).draft().excluded  # one of them may be a number
+
+
 @pytest.mark.parametrize(
     ("begun", "excluded"), [(b"we can't", b""), (b"we can't hel", b"p"), (b"sorr", b"y")]
 )

@@ -69,6 +69,7 @@ def plan_document() -> dict[str, object]:
             "scope": label,
             "labels": [label],
             "population": 300,
+            "prompts": None,
             "sampling_rate": 20 / 300,
             "noise_multiplier": 1.5,
             "steps": 4,
