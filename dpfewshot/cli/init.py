@@ -82,7 +82,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
-max_tokens = {max_tokens}  # the most tokens of a demonstration; more take more time, and say less of the records
+max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer, and say less of the records
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
