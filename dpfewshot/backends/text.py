@@ -7,6 +7,7 @@ cuts one, and no released text ends in a part of one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn, Protocol
 
@@ -81,12 +82,15 @@ def ending_tokens(backend: LogprobBackend) -> frozenset[int]:
     return backend.known("ending tokens", find)
 
 
+_MAY_BEGIN_A_WORD: Final = re.compile(r"[^\W\d_]|\ufffd")
+
+
 def wordless_tokens(backend: LogprobBackend) -> frozenset[int]:
-    """Return the tokens of figures, signs and blanks alone. Parts of characters are none of them."""
+    """Return the tokens of figures and signs alone; blanks and parts of characters are none of them."""
 
     def find() -> frozenset[int]:
         texts = enumerate(backend.detokenize([token]) for token in range(backend.vocabulary_size))
-        return frozenset(t for t, text in texts if not any(c.isalpha() or c == "\ufffd" for c in text))
+        return frozenset(t for t, text in texts if text.strip() and not _MAY_BEGIN_A_WORD.search(text))
 
     return backend.known("wordless tokens", find)
 

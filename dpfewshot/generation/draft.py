@@ -98,9 +98,7 @@ class Draft:
                     alike = (one for one in texts if list(one[: length - 1]) == field)
                     excluded.update(*(one[length - 1 : length] for one in alike))
         excluded -= self._ends | {_NO_TOKEN}
-        if not self.context:
-            excluded |= self._not_first
-        return frozenset(excluded if self._value(field) else excluded | self._ends)
+        return frozenset(excluded if self._value(field) else excluded | self._ends | self._not_first)
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
         """The candidates for the next token.
