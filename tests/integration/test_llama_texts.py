@@ -192,8 +192,9 @@ TOKENS = 4
 
 @pytest.mark.parametrize("tokens_per_draw", [1, TOKENS])
 def test_a_demonstration_evaluates_so_many_tokens(fresh, tokens_per_draw):
-    """Draws hold every record, so that costs are known."""
-    budget = {"budget": dpf.PrivacyBudget(epsilon=1000, delta=1e-5), "mechanism": None}
+    """Draws hold every record, and the largest is taken: the text ends, and none is completed."""
+    largest = dpf.mechanisms.ReportNoisyMax()
+    budget = {"budget": dpf.PrivacyBudget(epsilon=1000, delta=1e-5), "mechanism": largest}
     made = synthesizer(fresh, COLOURS, WORDS, TOKENS, tokens_per_draw=tokens_per_draw, **budget)
     released = made.generate("Colour").token_count
     writer = PromptWriter(COLOURS, fresh, 100)
