@@ -189,7 +189,10 @@ class Synthesizer:
                 mechanism bear (docs/how-to/settings.md).
         """
         rows = compare(
-            self._planner, vocabulary_size=self._backend.vocabulary_size, target_noise=target_noise
+            self._planner,
+            self._generation.set_up.mechanism,
+            vocabulary_size=self._backend.vocabulary_size,
+            target_noise=target_noise,
         )
         return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
 

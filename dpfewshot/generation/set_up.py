@@ -187,7 +187,8 @@ class SetUp:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
         settings, draws = stratum.stratum.within(self.plan.settings), stratum.draws
         return (
-            draws.sampling_rate == rounded_up(stratum.sampling_rate)
+            stratum.noise_multiplier > 0
+            and draws.sampling_rate == rounded_up(stratum.sampling_rate)
             and draws.prompts == settings.prompts_per_draw
             and draws.row_change is settings.row_change
             and draws.tokens_per_draw == settings.tokens_per_draw

@@ -144,7 +144,8 @@ class Mechanism(ABC):
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:  # noqa: B027 - None is the answer
         """The noise's standard deviation on a coordinate of the mean probability vector.
 
-        None where the noise is not added to probabilities.
+        Where a token is drawn from moved log-probabilities instead, one over the most nats by which the
+        records can move one. None for neither.
         """
 
     @abstractmethod

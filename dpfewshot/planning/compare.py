@@ -1,8 +1,7 @@
 """Every mechanism and setting side by side, for one planner's strata and budget.
 
-The noise on a mean probability compares mechanisms that add noise to probabilities before anything is drawn.
-The others draw from a softmax, or take the largest of several noisy scores: they are shown with their cost
-alone.
+The noise on the mean compares mechanisms that add noise to probabilities. InvisibleInk has τ/C there, which
+compares its own rows alone. Those without either are shown with their cost alone.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import MECHANISMS, Mechanism, by_name
 from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan
 from dpfewshot.planning.planner import Planner
+from dpfewshot.planning.settings import TOP_K
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,18 @@ class Compared:
     cheapest: bool = False
 
 
-def compare(planner: Planner, *, vocabulary_size: int, target_noise: float | None = None) -> list[Compared]:
+def compare(
+    planner: Planner, mechanism: Mechanism, *, vocabulary_size: int, target_noise: float | None = None
+) -> list[Compared]:
     """Plan every mechanism with a fresh draw for each token and with one draw for each demonstration.
 
-    Where the noise is above the target at the given M, a further row raises M to the smallest that meets it,
-    if the population allows.
+    All have the planner's M, whatever was decided for single strata. Where the noise is above the target, a
+    further row raises M to the smallest that meets it, if the population allows.
 
     Args:
-        target_noise: the greatest standard deviation of the noise on a mean probability, > 0. None: what the
-            texts of each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
+        mechanism: the planned one, with its settings; the others have their defaults.
+        target_noise: the greatest noise on the mean (`Mechanism.noise_on_mean`), > 0. None: what the texts of
+            each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
 
     Raises:
         InvalidPlan: the target is not above 0, or the starting settings allow no plan at all. A mechanism
@@ -49,13 +52,14 @@ def compare(planner: Planner, *, vocabulary_size: int, target_noise: float | Non
         raise InvalidPlan(f"the target noise must be a positive number, not {target_noise}")
     plans: list[GenerationPlan] = []
     refusals: list[InvalidPlan] = []
+    planner = replace(planner, strata=tuple(replace(one, prompts=None) for one in planner.strata))
     for name in MECHANISMS:
-        mechanism = by_name(name, top_k=min(100, vocabulary_size))
+        other = by_name(name, top_k=min(TOP_K, vocabulary_size))
         for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
                 plans += _given_and_least(
                     planner.with_settings(tokens_per_draw=tokens_per_draw),
-                    mechanism,
+                    mechanism if mechanism.name == name else other,
                     _target(name, target_noise),
                 )
             except InvalidPlan as refusal:  # the mechanism does not suit these draws

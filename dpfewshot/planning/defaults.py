@@ -6,8 +6,9 @@ and the number of prompts that the backend keeps: no private number enters.
 The mechanism is `InvisibleInk`, or `PublicCentred` where draws have a fixed size
 (docs/decisions/defaults.md). For each R, each stratum's M is as large as the work, its units and the backend
 allow. The noise on the mean is proportional to σ/M, whatever the mechanism. The planner takes the least work
-whose noise is enough at the smallest stratum, which has the most noise. Where none is, or less is always
-better, it takes the R and M with the least noise, or fewer draws with at most 10 % more.
+whose noise is enough at the smallest stratum, which has the most noise; larger strata then have fewer
+prompts. Where none is, or less is always better, it takes the R and M with the least noise, or fewer draws
+with at most 10 % more.
 """
 
 from __future__ import annotations
@@ -110,12 +111,11 @@ def decide(
     if some_are_enough:
         planner = replace(planner, strata=_with_prompts(planner, decided, settings))
     if chosen.prompts_per_draw is None:
-        least = min(stratum.within(settings).prompts_per_draw for stratum in planner.strata)
-        fewer = f"; some labels need fewer, or have no more units: {least} at least"
-        reasons.append(
-            f"M={settings.prompts_per_draw}: {best.bound}"
-            + (fewer if least < settings.prompts_per_draw else "")
-        )
+        every = [stratum.within(settings).prompts_per_draw for stratum in planner.strata]
+        bound = best.bound if max(every) == settings.prompts_per_draw else _AS_MANY
+        settings = replace(settings, prompts_per_draw=max(every))
+        fewer = f"; some labels need fewer, or have no more units: {min(every)} at least"
+        reasons.append(f"M={max(every)}: {bound}" + (fewer if min(every) < max(every) else ""))
     elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
         reasons.append(
             f"M={settings.prompts_per_draw}: more than the backend keeps "

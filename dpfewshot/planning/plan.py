@@ -192,8 +192,7 @@ class StratumPlan:
         draws: the draws from each of the P disjoint parts, as the mechanism sees them.
         noise_multiplier: σ; 0 without privacy.
         cost: the certified (ε, δ) of all draws, exact; None without privacy.
-        noise_on_mean: standard deviation of the noise on a mean probability; None if the mechanism adds no
-            noise to probabilities.
+        noise_on_mean: what `Mechanism.noise_on_mean` says; None if the mechanism says nothing.
         event: what `cost` was computed for; None without privacy.
     """
 
@@ -277,6 +276,9 @@ class StratumPlan:
         """
         told = document.check("a stratum of the plan", told, document.STRATUM)
         labels = document.labels("a stratum of the plan", told["labels"])
+        for name, least in (("population", 1), ("steps", 1), ("prompts", 1), ("noise_multiplier", 0)):
+            if told[name] is not None and told[name] < least:
+                raise InvalidPlan(f"a stratum of the plan has a {name!r} below {least}")
         stratum = Stratum(told["scope"], labels, told["population"], told["prompts"])
         exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])
@@ -374,7 +376,7 @@ class GenerationPlan:
 
     @property
     def noise_on_mean(self) -> float | None:
-        """The largest noise on a mean probability; None if the mechanism adds no noise to probabilities."""
+        """The largest of the strata; None if the mechanism says nothing."""
         noises = [stratum.noise_on_mean for stratum in self.strata]
         return None if None in noises else max(noise for noise in noises if noise is not None)
 

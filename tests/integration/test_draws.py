@@ -194,6 +194,19 @@ def test_a_comparison_leaves_out_what_the_draws_are_not_for(
     assert {row.plan.settings.tokens_per_draw for row in rows} == tokens_per_draw
 
 
+def test_a_comparison_takes_the_planned_mechanism_as_it_is_planned_and_raises_what_was_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", ("gaussian", "invisible-ink"))
+    made = synthesizer(mechanism=None, prompts_per_draw=None, tokens_per_draw=None)
+    rows = [row.plan for row in made.compare(target_noise=0.06)]
+    planned = made.plan
+    alike = [one for one in rows if (one.mechanism, one.settings) == (planned.mechanism, planned.settings)]
+    assert [one.noise_multiplier for one in alike] == [planned.noise_multiplier]
+    raised = [one for one in rows if one.settings.prompts_per_draw > planned.settings.prompts_per_draw]
+    assert "gaussian" in {one.mechanism for one in raised}
+
+
 @pytest.mark.slow
 def test_a_comparison_raises_the_number_of_prompts_only_as_far_as_it_must(
     monkeypatch: pytest.MonkeyPatch,

@@ -114,6 +114,19 @@ def test_each_label_takes_the_prompts_that_are_enough_for_it() -> None:
     assert GenerationPlan.from_dict(plan.as_dict()) == plan
 
 
+def test_a_plan_states_no_more_prompts_than_a_label_has() -> None:
+    """The smallest cannot have enough, whatever the work; so the largest takes fewer than would fit."""
+    strata = tuple(Stratum(label, (label,), size) for label, size in {"few": 30, "many": 5000}.items())
+    some = dataclasses.replace(planner(30), strata=strata, budget=PrivacyBudget(0.5, 1e-5))
+    made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
+    plan = made.planner.plan(made.mechanism, made.reasons)
+    few, many = plan.strata
+    assert few.noise_on_mean > made.mechanism.enough
+    assert plan.settings.prompts_per_draw == many.draws.prompts < 5000
+    assert plan.prompt_tokens == made.planner.work_of(plan.settings) < 0.9 * WorkLimit().prompt_tokens
+    assert plan.reasons[2].startswith(f"M={many.draws.prompts}: as many as the records need")
+
+
 def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
     plan = synthesizer(sampling="fixed-size", prompts_per_draw=20, tokens_per_draw=1).plan
     assert plan.mechanism == "public-centred"
