@@ -125,22 +125,19 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     from dpfewshot.audit.leak import copies
     from dpfewshot.cli.plan import one_label_each
     from dpfewshot.planning.plan import believed
+    from dpfewshot.records.reading import columns_of_file
 
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
+    columns = columns_of_file(file)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
         )
     if given["model"] is not None:
         _known_model(given["model"])
-    _name_columns(file, given, yes=yes)
-    records, labels = _read(file, given, yes=yes)
-    while not yes and not click.confirm(
-        f"{_public(labels)}\nMay everybody know these names? No text is meant", default=None, err=True
-    ):
-        _ask_for_public_labels(file, given)
-        records, labels = _read(file, given, yes=yes)
+    _name_columns(file, columns, given, yes=yes)
+    records, labels = _read(file, given) if yes else _read_and_confirmed(file, given)
     unit = None if given["unit"] == NONE else given["unit"]
     if sys.stderr.isatty():  # one record may decide it, and a log may travel
         _warn_of_columns(given, records)
@@ -154,7 +151,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
-    question = f"Model: a GGUF file, {RECOMMENDED}, or {PACKAGED}"
+    question = f"Model: a GGUF file, {RECOMMENDED} (fetched if you agree), or {PACKAGED} (small, for a trial)"
     _answer(given, "model", question, recommended() or PACKAGED, _known_model, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
@@ -210,11 +207,8 @@ def _asked_length() -> int:
     return -(-words * 4 // 3)
 
 
-def _name_columns(file: str, given: dict[str, Any], *, yes: bool) -> None:
-    """Name the columns that no option names."""
-    from dpfewshot.records.reading import columns_of_file
-
-    columns = columns_of_file(file)
+def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any], *, yes: bool) -> None:
+    """Name the columns that no option names; `columns` is `columns_of_file`'s."""
     is_unnamed = None in (given["text"], given["label_column"], given["unit"])
     if is_unnamed and any(len(name.split()) > _WORDS for name in columns):
         raise InvalidRecords(
@@ -334,13 +328,27 @@ def _reads_like_a_text(record: Record) -> bool:
     return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
 
 
-def _read(file: str, given: Mapping[str, Any], *, yes: bool) -> tuple[Records, list[str]]:
+def _read(file: str, given: Mapping[str, Any], *, confirmed: bool = False) -> tuple[Records, list[str]]:
     """The records of the columns that are named, and their labels."""
     from dpfewshot.records import read_records
 
     unit = None if given["unit"] == NONE else given["unit"]
     records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-    return records, _labels(file, given, records, confirmed=not yes)
+    return records, _labels(file, given, records, confirmed=confirmed)
+
+
+def _read_and_confirmed(file: str, given: dict[str, Any]) -> tuple[Records, list[str]]:
+    """As `_read`, once somebody says that the labels are public. No answer is lost where they cannot be."""
+    while True:
+        try:
+            records, labels = _read(file, given, confirmed=True)
+        except InvalidRecords as error:
+            warn(on_one_line(str(error)))
+        else:
+            question = f"{_public(labels)}\nMay everybody know these names? No text is meant"
+            if click.confirm(question, default=None, err=True):
+                return records, labels
+        _ask_for_public_labels(file, given)
 
 
 def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:

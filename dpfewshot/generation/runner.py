@@ -216,10 +216,7 @@ class ProgressBar:
         return self._plan.demonstrations - len(self._done)
 
     def _show(self) -> None:
-        used = f"{len(self._done)} of {self._plan.demonstrations} demonstrations"
-        spends = [one.spent.epsilon for one in self._done if one.spent is not None]
+        done = f"{len(self._done)} of {self._plan.demonstrations} demonstrations"
         if self._plan.epsilon is not None:
-            # labels are disjoint, so the greatest counts; a plan counts as a whole
-            budget = epsilon_text(self._plan.epsilon)
-            used += f", epsilon {epsilon_text(max(spends, default=0.0))} of {budget} used"
-        self._bar.set_postfix_str(used)
+            done += f", epsilon {epsilon_text(self._plan.epsilon)} for all"
+        self._bar.set_postfix_str(done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
@@ -58,8 +59,7 @@ def test_the_bar_shows_tokens_time_and_budget_on_a_terminal(size: tuple[int, int
     assert done.stdout == b"done\n"
     assert "/16 [" in text
     assert "token/s" in text or "s/token" in text
-    assert "1 of 2 demonstrations, epsilon 3.99" in text
-    assert "of 4.0000 used" in text or "of 3.99" in text
+    assert re.search(r"1 of 2 demonstrations, epsilon (3\.99\d\d|4\.0000) for all", text)
 
 
 def test_the_bar_is_silent_in_a_pipe() -> None:
