@@ -100,7 +100,7 @@ class TokenLoop:
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
-                public_row = _answer(public, 1, None)[0]  # finds a dead server before anything is charged
+                public_row = _public_row(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
                 self._check_invariance()
                 stop.check()
@@ -112,7 +112,7 @@ class TokenLoop:
                 with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:
-                            public_row = _answer(public, 1, None)[0]
+                            public_row = _public_row(public)
                         support = draft.support(release.support, public_row, max_tokens - len(released))
                         logprobs = _answer(private, len(suffixes), support)
                         winner = release.token(logprobs, public_row[support], permit)
@@ -239,6 +239,21 @@ def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | No
     """The likeliest token that may come next; None where the prompt has outgrown the model's context."""
     [token] = draft.support(partial(likeliest, top_k=1), row, left)
     return token if np.isfinite(row[token]) else None
+
+
+def _public_row(block: PromptBlock) -> Logprobs:
+    """The answer to the prompt without records, shape (V,).
+
+    Raises:
+        BackendError: it has no probability, so that no token would mean anything.
+    """
+    row: Logprobs = _answer(block, 1, None)[0]
+    if not np.isfinite(row).any():
+        raise BackendError(
+            "the model answers the prompt without records with no probability at all: check it with "
+            "`dpfewshot doctor`"
+        )
+    return row
 
 
 def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:

@@ -105,6 +105,20 @@ def test_a_lying_backend_is_refused() -> None:
         synthesizer(Lying()).generate("refund")
 
 
+@pytest.mark.parametrize("nothing", [np.nan, -np.inf, np.inf])
+def test_a_model_without_any_probability_costs_nothing(nothing: float) -> None:
+    """A token drawn from its answers would mean nothing; the prompt without records is public."""
+
+    class Mute(Sentence):
+        def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+            return np.full_like(super().next_token_logprobs(prompts, support), nothing)
+
+    made = synthesizer(Mute())
+    with pytest.raises(dpf.BackendError, match="no probability at all"):
+        made.generate("refund")
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
+
+
 def test_nan_and_truncated_logprobs_are_zero_vectors_or_zero_coordinates() -> None:
     class Broken(Sentence):
         def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
