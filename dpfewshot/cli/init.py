@@ -43,6 +43,8 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
+_WHOM: Final = f"Column of whom a record is about (customer, patient); {NONE}: protect each record alone"
+
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
 
@@ -222,7 +224,7 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
     for option, question in (
         ("text", "Column of the text"),
         ("label_column", "Column of the label"),
-        ("unit", f"Column of whom a record is about (customer, patient); {NONE}: protect each record alone"),
+        ("unit", _WHOM),
     ):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
         guess = _guess(option, free, confirmed=not yes)
@@ -352,15 +354,18 @@ def _read_and_confirmed(file: str, given: dict[str, Any]) -> tuple[Records, list
 
 
 def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
-    """Let the operator change the labels in the file, or name another column of labels."""
+    """Let the operator change the labels in the file, or name another column of labels, and so of units."""
     from dpfewshot.records.reading import columns_of_file
 
-    taken = given["text"], given["unit"]
-    others = [name for name, repeats in columns_of_file(file).items() if repeats and name not in taken]
-    choices = click.Choice(list(dict.fromkeys([given["label_column"], *others])))
+    before, taken, columns = given["label_column"], (given["text"], given["unit"]), columns_of_file(file)
+    others = [name for name, repeats in columns.items() if repeats and name not in taken]
+    choices = click.Choice(list(dict.fromkeys([before, *others])))
     click.echo(f"In {file}, rename what is private, or drop its records; or name another column.", err=True)
     question = "Column of the label (Enter reads the file again)"
-    given["label_column"] = click.prompt(question, given["label_column"], type=choices, err=True)
+    given["label_column"] = click.prompt(question, before, type=choices, err=True)
+    if given["label_column"] != before:  # which is free now, and may be a customer's
+        free = [name for name in columns if name not in {given["text"], given["label_column"]}]
+        given["unit"] = click.prompt(_WHOM, given["unit"], type=click.Choice([*free, NONE]), err=True)
 
 
 def _public(labels: list[str]) -> str:

@@ -114,8 +114,9 @@ def _reading(plan: GenerationPlan, noise: float) -> str:
     if plan.mechanism == InvisibleInk.name:
         if noise > misplaced:
             return f"whole, but {_fault(plan, noise)}"
-        how = "in part" if noise > misplaced / 2 else "as much as this model can"
-        return f"whole, and {how} like the records"
+        close = "as close to the records as this model comes"
+        how = "in part like the records" if noise > misplaced / 2 else close
+        return f"whole, and {how}"
     if noise <= misplaced / 2:
         return "as well as this model can; no words were out of place when measured"
     if noise <= misplaced:

@@ -435,10 +435,11 @@ def test_a_pseudo_terminal(folder: Path) -> None:
 def test_another_column_of_labels_may_be_named_where_one_will_not_do(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers("\ncustomer_id\nnone\ntopic\ny\na message\n\n\n\nn\n")
+    answers("\ncustomer_id\nnone\ntopic\ncustomer_id\ny\na message\n\n\n\nn\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, "They may tell of records" in err) == (0, True), err
-    assert dpf.load().project.data.label_column == "topic"
+    data = dpf.load().project.data
+    assert (data.label_column, data.unit) == ("topic", "customer_id")
 
 
 def test_a_missing_file_is_named_before_flags_are_asked_for(command: Run) -> None:
