@@ -415,7 +415,9 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "file": file,
         "name": name,
         "labels": labels,
-        "instruction": f"Given its {label_field!r}, write {given['texts_are'] or f'its {text_field!r}'}.",
+        "instruction": (
+            f"Write {given['texts_are'] or f'the {text_field.lower()}'}, of the given {label_field.lower()}."
+        ),
         "text_field": text_field,
         "label_field": label_field,
     }

@@ -88,7 +88,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     project = dpf.load()
     assert project.task == dpf.Task(
         name="tickets",
-        instruction=f"Given its 'Topic', write {PHRASE}.",
+        instruction=f"Write {PHRASE}, of the given topic.",
         label_field="Topic",
         text_field="Body",
         labels=LABELS,
@@ -111,7 +111,7 @@ def test_nothing_of_a_record_is_written_or_printed(command: Run, words: tuple[st
 
 def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) -> None:
     _, out, err = command("init", "tickets.csv", "--yes")
-    assert "the model is told: Given its 'Topic', write its 'Body'.\n" in out
+    assert "the model is told: Write the body, of the given topic.\n" in out
     assert err.startswith("warning: without --texts-are the model guesses")
     assert err.endswith('say "a message that a customer sends"\n')
 
