@@ -359,7 +359,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
     assert command("init", "tickets.csv", *words)[0] == 0
-    assert "write a\x7fb." in dpf.load().task.instruction
+    assert "Write a\x7fb, of" in dpf.load().task.instruction
 
 
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
