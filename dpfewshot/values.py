@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from dpfewshot.certificates import Certificate
@@ -231,7 +231,9 @@ def as_float(name: str, number: object) -> float:
 def check_whole(name: str, number: object) -> None:
     """Refuse with `InvalidPlan` anything but a public whole number of at least 1; a boolean is none."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}")
+        is_other = not isinstance(number, int) and isinstance(number, Integral)  # NumPy's
+        remedy = ": write int(...)" if is_other else ""
+        raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}{remedy}")
 
 
 def unit_noun(unit: str | None) -> str:
@@ -308,6 +310,11 @@ class Demonstration:
     certificate: Certificate | None = None
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     finished: bool = True
+
+    @property
+    def unit(self) -> str | None:
+        """The column of whom a record belongs to; None for each record alone, or without a certificate."""
+        return None if self.certificate is None else self.certificate.unit
 
     def as_line(self) -> dict[str, object]:
         """The object of an output line, which the command line writes as JSON."""

@@ -6,13 +6,12 @@ import functools
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
@@ -32,6 +31,8 @@ CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
 
 _NUMBERS = (int, float)
+
+_NO_COST: Final = PrivacySpend(0.0, 0.0)
 
 _DATA_FILE: Final = "demonstrations.jsonl"
 _SMALL: Final = 1000
@@ -83,16 +84,21 @@ class Demonstrations(Sequence[Demonstration]):
         return relations.pop() if len(relations) == 1 else None
 
     @property
+    def units(self) -> frozenset[str | None]:
+        """The unit columns of those that cost anything; None stands for each record alone."""
+        return frozenset(one.unit for one in self.items if one.spent != _NO_COST)
+
+    @property
     def spent(self) -> PrivacySpend | None:
         """An upper bound on the (ε, δ) of all of them together.
 
         For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
         file's, it is the sum of what their plans reserved: once for each entry of a ledger that certificates
         name, and once for each other demonstration, which is loose if several share a plan. The ledger says
-        what a data set has spent in all. None if a demonstration is not private, or if relations differ,
-        whose ε cannot be added.
+        what a data set has spent in all. None if a demonstration is not private, or if relations or units
+        differ: an ε of customers and one of records cannot be added.
         """
-        if not self.certified or (self.items and self.relation is None):
+        if not self.certified or (self.items and self.relation is None) or len(self.units) > 1:
             return None
         if self.plan_spend is not None:
             return self.plan_spend
@@ -286,8 +292,8 @@ def from_line(line: Mapping[str, Any]) -> Demonstration:
         raise ValueError("a line without fields has no such key")  # no hash would cover it
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     strings += fields.values() if isinstance(fields, dict) else [None]
-    amounts = [line[name] for name in ("epsilon", "delta")]
-    spends = all(type(amount) in _NUMBERS and 0 <= amount <= sys.float_info.max for amount in amounts)
+    limits = {"epsilon": LARGEST / EPSILON_SCALE, "delta": LARGEST / DELTA_SCALE}
+    spends = all(type(line[name]) in _NUMBERS and 0 <= line[name] <= limit for name, limit in limits.items())
     whole = (
         type(line["tokens"]) is int
         and 0 <= line["tokens"] < 1 << 63
@@ -373,7 +379,7 @@ def _body(
     yield ""
     if spent is None:
         yield "**No guarantee holds for all of them together.** Some are not private, or hold for different"
-        yield "neighbours."
+        yield "neighbours or units."
         yield ""
     else:
         yield (

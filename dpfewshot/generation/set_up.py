@@ -11,7 +11,6 @@ from types import MappingProxyType
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
-from dpfewshot.accounting import epsilon
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
@@ -75,7 +74,7 @@ class SetUp:
             raise InvalidPlan("the plan's epsilon is that of other draws, or of other noise")
         if not self._divides_as_paid():
             raise InvalidPlan("the plan's holdout or parts are not those of the account's strata")
-        if not all(_pays(stratum) for stratum in strata):
+        if not all(stratum.pays for stratum in strata):
             raise InvalidPlan("the plan's epsilon is less than its draws cost")
 
     @cached_property
@@ -195,11 +194,3 @@ class SetUp:
             and draws.fixed_size == self._fixed_size(stratum)
             and stratum.event == self.mechanism.event(draws, stratum.noise_multiplier)
         )
-
-
-def _pays(stratum: StratumPlan) -> bool:
-    """Whether the stratum's cost is at least what its event costs."""
-    if stratum.cost is None or stratum.event is None:
-        return False
-    certified = epsilon(stratum.event, stratum.cost.as_target().delta).upper
-    return Amount.certified(certified, stratum.cost.delta).fits(stratum.cost)

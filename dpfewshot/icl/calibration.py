@@ -24,6 +24,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     "prompt": (str,),
     **document.SPEND,
     "relation": (str,),
+    "unit": document.MAYBE_TEXT,
     "parallel": (bool,),
     "certified": (bool,),
 }
@@ -40,6 +41,7 @@ class Calibration:
         prompt: the fingerprint of the prompt and its labels that the bias belongs to.
         spent: the release's (ε, δ); None if not certified.
         relation: the neighbouring relation, "add-remove" or "zero-out".
+        unit: the column that names whom a record belongs to; None where each record is a unit of its own.
         parallel: whether the account counts the greater of this release and generation, not their sum.
         certified: whether (ε, δ) holds. False for seeded runs.
     """
@@ -50,6 +52,7 @@ class Calibration:
     prompt: str
     spent: PrivacySpend | None
     relation: str
+    unit: str | None
     parallel: bool
     certified: bool
 
@@ -77,6 +80,7 @@ class Calibration:
             prompt=told["prompt"],
             spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
+            unit=told["unit"],
             parallel=told["parallel"],
             certified=told["certified"],
         )

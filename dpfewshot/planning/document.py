@@ -8,7 +8,7 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Any, Final
 
-from dpfewshot.account.amounts import Amount
+from dpfewshot.account.amounts import LARGEST, Amount
 from dpfewshot.accounting import Event, events
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.values import PrivacySpend, Relation
@@ -193,9 +193,12 @@ def cost(value: list[Any] | None) -> Amount | None:
     """An exact amount from its ε in 10⁻¹² and δ in 10⁻¹⁸; None without privacy.
 
     Raises:
-        InvalidPlan: it is something else.
+        InvalidPlan: it is something else, or more than an account can hold.
     """
-    return None if value is None else Amount(*_pair(value))
+    amount = None if value is None else Amount(*_pair(value))
+    if amount is not None and not amount.fits(Amount(LARGEST, LARGEST)):
+        raise InvalidPlan("a cost of the plan is more than an account can hold")
+    return amount
 
 
 def check_stated(where: str, told: Mapping[str, Any], epsilon: float | None, delta: float | None) -> None:
@@ -253,7 +256,7 @@ def event_from_dict(value: object) -> Event | None:
                 event: Event = _EVENTS[name](**arguments)
             except InvalidPlan:
                 raise
-            except (TypeError, ValueError, AttributeError):
+            except (TypeError, ValueError, AttributeError, ArithmeticError):
                 raise InvalidPlan("the plan has an event of the wrong type") from None
             return event
     raise InvalidPlan("the plan names an event that is unknown here")

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final, Self
 
 from dpfewshot.account.amounts import Amount
-from dpfewshot.accounting import Event
+from dpfewshot.accounting import Event, epsilon
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_up
@@ -151,11 +151,11 @@ def _remedies(plan: GenerationPlan, worst: StratumPlan) -> list[str]:
 def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
     """How many prompts it takes at least: σ does not fall with M, so the noise falls as 1/M at most."""
     prompts, (bearable, _) = plan.settings.prompts_per_draw, READABLE_NOISE[plan.mechanism]
-    wanted = math.ceil(prompts * (worst.noise_on_mean or 0.0) / bearable)
+    wanted = prompts * (worst.noise_on_mean or 0.0) / bearable
     if wanted > plan.settings.most_prompts(worst.population):
         return "a larger prompt_token_limit"
-    work = plan.prompt_tokens // prompts * wanted
-    return f"at least prompt_token_limit={work} or prompts_per_draw={wanted}"
+    work = plan.prompt_tokens // prompts * math.ceil(wanted)
+    return f"at least prompt_token_limit={work} or prompts_per_draw={math.ceil(wanted)}"
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,14 @@ class StratumPlan:
         return None if self.cost is None else self.cost.as_spend()
 
     @property
+    def pays(self) -> bool:
+        """Whether the cost is at least what the event costs; False without either."""
+        if self.cost is None or self.event is None:
+            return False
+        certified = epsilon(self.event, self.cost.as_target().delta).upper
+        return math.isfinite(certified) and Amount.certified(certified, self.cost.delta).fits(self.cost)
+
+    @property
     def details(self) -> dict[str, str | int | float]:
         """The public numbers that an account's history keeps of the plan."""
         return {
@@ -277,9 +285,10 @@ class StratumPlan:
         """
         told = document.check("a stratum of the plan", told, document.STRATUM)
         labels = document.labels("a stratum of the plan", told["labels"])
-        for name, least in (("population", 1), ("steps", 1), ("prompts", 1), ("noise_multiplier", 0)):
-            if told[name] is not None and told[name] < least:
-                raise InvalidPlan(f"a stratum of the plan has a {name!r} below {least}")
+        least = {"population": 1, "steps": 1, "prompts": 1, "noise_multiplier": 0, "noise_on_mean": 0}
+        for name, bound in least.items():
+            if told[name] is not None and told[name] < bound:
+                raise InvalidPlan(f"a stratum of the plan has a {name!r} below {bound}")
         stratum = Stratum(told["scope"], labels, told["population"], told["prompts"])
         exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])

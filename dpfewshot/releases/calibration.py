@@ -145,6 +145,7 @@ def release_calibration(
         prompt=FewShotPrompt(words, backend, shown).fingerprint(),
         spent=mean.cost.as_spend() if random_source is None else None,
         relation=payment.relation,
+        unit=payment.unit,
         parallel=payment.parallel,
         certified=random_source is None,
     )

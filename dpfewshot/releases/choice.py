@@ -107,6 +107,7 @@ _MEMBERS: Final[Mapping[str, tuple[type, ...]]] = {
     **document.SPEND,
     "total": (Mapping, type(None)),
     "relation": (str,),
+    "unit": document.MAYBE_TEXT,
     "certified": (bool,),
     "proxy": (bool,),
 }
@@ -134,6 +135,7 @@ class Choice:
         spent: (ε, 0) of the choice; None if not certified.
         total: what its account has spent in all, after the choice; None without `account=`.
         relation: the neighbouring relation, "add-remove" or "zero-out".
+        unit: the column that names whom a record belongs to; None where each record is a unit of its own.
         certified: whether (ε, δ) holds. False for seeded runs.
         proxy: whether other models scored than the one that will use the demonstrations.
     """
@@ -144,6 +146,7 @@ class Choice:
     baseline: Estimate
     spent: PrivacySpend | None
     relation: str
+    unit: str | None
     certified: bool
     total: PrivacySpend | None = None
     balanced: bool = False
@@ -192,7 +195,7 @@ class Choice:
             one.spent is not None
             and one.spent.epsilon <= total.epsilon
             and one.spent.delta <= total.delta
-            and (one.relation == self.relation or one.spent == _NOTHING)
+            and ((one.relation, one.unit) == (self.relation, self.unit) or one.spent == _NOTHING)
             for one in self.ingredients
         )
 
@@ -222,6 +225,7 @@ class Choice:
             "delta": self.spent.delta if self.spent else None,
             "total": dataclasses.asdict(self.total) if self.total else None,
             "relation": self.relation,
+            "unit": self.unit,
             "certified": self.certified,
             "proxy": self.proxy,
             "statement": self.statement,
@@ -244,6 +248,7 @@ class Choice:
             baseline=Estimate.from_dict(told["baseline"]),
             spent=document.spend(where, told, certified=told["certified"]),
             relation=document.relation(where, told["relation"]),
+            unit=told["unit"],
             certified=told["certified"],
             total=None if total is None else document.spend(of_total, total, certified=True),
             balanced=told["balanced"],

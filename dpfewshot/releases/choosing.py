@@ -224,6 +224,7 @@ def choose(
         baseline=accuracies[-1],
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
+        unit=payment.unit,
         certified=certified,
         total=payment.total if certified and account is not None else None,
         balanced=balanced,

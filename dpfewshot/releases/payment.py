@@ -49,6 +49,7 @@ class Payment:
         counts: the public number of all units of each label; empty if only their sum is public. Without a
             population, a label that no unit has most of its records in is not among them.
         relation: the neighbouring relation of the release.
+        unit: the column that names whom a record belongs to; None where each record is a unit of its own.
         scope: the stratum that is charged; None for the whole data set.
         account: is charged; None: nothing is charged or guaranteed.
     """
@@ -57,6 +58,7 @@ class Payment:
     population: Fraction
     counts: Mapping[str, int]
     relation: Relation
+    unit: str | None
     scope: str | None
     account: Account | None
 
@@ -136,6 +138,7 @@ def open_payment(
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,
+        unit=unit,
         scope=scope_of_release(paying, partition_of_units(task, records, division)),
         account=paying,
     )

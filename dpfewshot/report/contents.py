@@ -49,9 +49,14 @@ def read_plan(path: File) -> PlanDocument:
     document = _json(path, "plan")
     plan, lines = document.get("plan", document), document.get("demonstrations")
     try:
-        GenerationPlan.from_dict(plan)
+        strata = GenerationPlan.from_dict(plan).strata
     except InvalidPlan as error:
         raise InvalidReport(f"{path}: {error}") from None
+    if not all(one.pays for one in strata if one.cost is not None):
+        raise InvalidReport(
+            f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those of a "
+            "mechanism of dpfewshot, and nothing in the file proves it"
+        )
     alone = PlanDocument(plan)
     if lines is None:
         return alone
@@ -211,7 +216,7 @@ def _promise(
     """The account's bound, which covers every plan; or else that of what is shown."""
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
-        return _of(spending.spent, spending.relation, covers)
+        return _of(spending.spent, spending.relation, spending.unit, covers)
     shows = any(one.certified for one in shown)
     found = _promise_of(shown, plan)
     if choice is None or choice.spent is None or (shows and found is None):
@@ -219,10 +224,10 @@ def _promise(
     chosen = _of_choice(choice, choice.spent)
     if chosen is None or found is None or not (found.epsilon or found.delta):
         return chosen
-    if found.relation != chosen.relation:
+    if (found.relation, found.unit) != (chosen.relation, chosen.unit):
         return None
     together = _sum(PrivacySpend(found.epsilon, found.delta), PrivacySpend(chosen.epsilon, chosen.delta))
-    return _of(together, chosen.relation, f"{chosen.covers}, and {found.covers}")
+    return _of(together, chosen.relation, chosen.unit, f"{chosen.covers}, and {found.covers}")
 
 
 def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
@@ -231,27 +236,31 @@ def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
     if choice.unprotected:  # the accuracies depend on what was chosen
         return None
     if calibration is None:
-        return _of(spent, choice.relation, "the choice")
-    if calibration.spent is None or calibration.relation != choice.relation:
+        return _of(spent, choice.relation, choice.unit, "the choice")
+    of_both = calibration.relation, calibration.unit
+    if calibration.spent is None or of_both != (choice.relation, choice.unit):
         return None
-    return _of(_sum(spent, calibration.spent), choice.relation, "the choice and its calibration")
+    together = _sum(spent, calibration.spent)
+    return _of(together, choice.relation, choice.unit, "the choice and its calibration")
 
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
     """The demonstrations' bound, or else the plan's."""
     released = Demonstrations((one for one in shown if one.certified), plan_spend=shown.plan_spend)
     if len(released):
-        return _of(released.spent, released.relation, "all demonstrations of this report together")
+        unit = next(iter(released.units), None)  # there is no sum if there are several
+        covers = "all demonstrations of this report together"
+        return _of(released.spent, released.relation, unit, covers)
     if plan is None:
         return None
     covers = "everything that the plan would release; planning spends nothing"
-    return _of(plan.spend, plan.plan["relation"], covers)
+    return _of(plan.spend, plan.plan["relation"], None, covers)
 
 
-def _of(spend: PrivacySpend | None, relation: str | None, covers: str) -> Promise | None:
+def _of(spend: PrivacySpend | None, relation: str | None, unit: str | None, covers: str) -> Promise | None:
     if spend is None or relation is None:
         return None
-    return Promise(spend.epsilon, min(spend.delta, 1.0), relation, covers)
+    return Promise(spend.epsilon, min(spend.delta, 1.0), relation, unit, covers)
 
 
 def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:

@@ -35,11 +35,17 @@ OTHER_WORLD: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Promise:
-    """(ε, δ) of several releases together: upper bounds, δ ≤ 1. `covers` says of which, in words."""
+    """(ε, δ) of several releases together: upper bounds, δ ≤ 1.
+
+    Attributes:
+        unit: the column of whom a record belongs to; None for each record alone, or where nothing says.
+        covers: the releases, in words.
+    """
 
     epsilon: float
     delta: float
     relation: str
+    unit: str | None
     covers: str
 
     @property

@@ -53,6 +53,18 @@ def test_what_it_states_is_the_plan_or_else_the_sum() -> None:
         assert "no guarantee" in mixed.statement
 
 
+def test_an_epsilon_of_customers_and_one_of_records_have_no_sum(tmp_path: Path) -> None:
+    of_customers = dataclasses.replace(ONE, certificate=dataclasses.replace(PAID, unit="customer"))
+    free = dataclasses.replace(CERTIFIED, spent=dpf.PrivacySpend(0.0, 0.0))
+    for other in (CERTIFIED, ONE):  # each record is a unit, or nothing says whom a record belongs to
+        mixed = Demonstrations([of_customers, other])
+        assert (mixed.spent, mixed.units) == (None, {"customer", None})
+        assert "no guarantee" in mixed.statement
+        mixed.to_folder(tmp_path)
+        assert "**No guarantee holds for all of them together.**" in (tmp_path / "README.md").read_text()
+    assert Demonstrations([of_customers, of_customers, free]).spent == ONE.spent
+
+
 def test_jsonl_there_and_back(tmp_path: Path) -> None:
     path = tmp_path / "demos.jsonl"
     path.write_text("what was there before\n")
@@ -79,6 +91,7 @@ def certified(name: str, value: object) -> str:
     [
         *("{", "[]", "3", "{}", changed(more=1)),
         *(changed(text=3), changed(epsilon="4"), changed(epsilon=-1), changed(delta=None)),
+        *(changed(epsilon=1e300), changed(delta=1e9)),  # more than an account can hold
         *(changed(tokens=1.5), changed(certified=False)),
         *(certified(name, None) for name in ("dataset", "plan", "reservation")),
         *(certified("unit", 3), certified("reservation", 5), certified("version", 1)),

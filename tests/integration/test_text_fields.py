@@ -192,7 +192,7 @@ def test_samples_of_records_have_fields() -> None:
 def test_a_chosen_format_is_read_again(later: Any) -> None:
     words = icl.PromptFormat("Which?", **({"text_field": "Text"} | later), label_field="Kind")
     none = Estimate(0.5, 0.0, 1.0)
-    choice = dpf.Choice(0, Candidate([], format=words), none, none, None, "zero-out", certified=False)
+    choice = dpf.Choice(0, Candidate([], format=words), none, none, None, "zero-out", None, certified=False)
     told = choice.as_dict()
     assert dpf.Choice.from_dict(json.loads(json.dumps(told))) == choice
     assert json.loads(json.dumps(told["format"])) == json.loads(json.dumps(dataclasses.asdict(words)))

@@ -103,6 +103,7 @@ def test_a_plan_says_how_much_of_a_record_is_read_whatever_the_records_hold(cap:
         (1.0, "read badly: they will make little sense"),
         (1 + 1e-9, "read badly: most words will be random"),
         (5559.64, "read badly: most words will be random"),
+        (1e308, "read badly: most words will be random"),
     ],
 )
 def test_a_warning_says_how_badly_in_words_that_a_newcomer_knows(noise: float, says: str) -> None:

@@ -29,6 +29,7 @@ CALIBRATION = Calibration(
     "0" * 64,
     PrivacySpend(0.5, 1e-6),
     "zero-out",
+    None,
     parallel=False,
     certified=True,
 )
@@ -56,6 +57,7 @@ def test_a_choice_survives_json() -> None:
         ({"total": {"epsilon": float("inf"), "delta": 0}}, "'total' has a 'epsilon'"),
         ({"total": {"epsilon": 1.0}}, "'total' has no 'delta'"),
         ({"relation": "nonsense"}, "relation must be one of"),
+        ({"unit": 7}, "'unit'"),
         ({"accuracy": {"value": HUGE, "low": 0, "high": 1}}, "an estimate has a 'value'"),
         ({"accuracy": {"value": "0.5", "low": 0, "high": 1}}, "an estimate has a 'value'"),
         ({"demonstrations": "abc"}, "'demonstrations'"),
@@ -99,6 +101,7 @@ def test_a_calibration_survives_json() -> None:
         {"certified": 1},
         {"certified": False},
         {"parallel": -1},
+        {"unit": 7},
     ],
 )
 def test_what_is_no_calibration_is_refused(changes: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
+from dpfewshot.certificates import Certificate
 from dpfewshot.icl import Calibration
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
@@ -168,7 +169,11 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
     assert made.covers_all
     assert "ε = 2 in all on this account" in made.statement
     dear = demonstration("money", "refund", spent=PrivacySpend(3.0, 0.0))
-    for elsewhere in (dear, demonstration("money", "refund", relation="add-remove")):
+    customers = Certificate("ab" * 32, "customer", "0.1.0")
+    for elsewhere in (
+        *(dear, demonstration("money", "refund", relation="add-remove")),
+        demonstration("money", "refund", certificate=customers),
+    ):
         one = replace(made, candidate=dpf.Candidate([elsewhere]))
         assert "ε = 2 for the choice" in one.statement
     dear_calibration = Calibration(
@@ -178,6 +183,7 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
         "0" * 64,
         PrivacySpend(3.0, 0.0),
         "zero-out",
+        None,
         parallel=False,
         certified=True,
     )

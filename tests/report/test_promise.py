@@ -40,13 +40,13 @@ def best_detection(epsilon: float, delta: float, false_alarms: float) -> float:
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("false_alarms", [0.0, 1e-6, 1e-3, 0.01, 0.1, 0.5, 0.99])
 def test_detection_is_what_the_worst_mechanism_gives(epsilon, delta, false_alarms) -> None:
-    bound = Promise(epsilon, delta, Relation.ZERO_OUT, "all").detection(false_alarms)
+    bound = Promise(epsilon, delta, Relation.ZERO_OUT, None, "all").detection(false_alarms)
     assert bound == pytest.approx(best_detection(epsilon, delta, false_alarms), abs=1e-12)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> None:
-    promise = Promise(epsilon, delta, Relation.ZERO_OUT, "all")
+    promise = Promise(epsilon, delta, Relation.ZERO_OUT, None, "all")
     right = sum(max(pair) for pair in worst(epsilon, delta).values()) / 2
     assert promise.best_guess == pytest.approx(right)
     f, t = promise.corner
@@ -54,15 +54,15 @@ def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> Non
 
 
 def test_beliefs_follow_bayes_for_the_uncertain_answer() -> None:
-    promise = Promise(4.0, 1e-5, Relation.ZERO_OUT, "all")
+    promise = Promise(4.0, 1e-5, Relation.ZERO_OUT, None, "all")
     for prior in (1e-6, 0.1, 0.5):
         p, q = worst(4.0, 1e-5)["D, perhaps"]
         assert promise.belief(prior) == pytest.approx(p * prior / (p * prior + q * (1 - prior)))
-    assert Promise(0.0, 0.0, Relation.ZERO_OUT, "all").belief(0.25) == 0.25
+    assert Promise(0.0, 0.0, Relation.ZERO_OUT, None, "all").belief(0.25) == 0.25
 
 
 def test_an_epsilon_beyond_all_bounds_says_nothing_and_does_not_fail() -> None:
-    promise = Promise(1e6, 1.0, Relation.ZERO_OUT, "all")
+    promise = Promise(1e6, 1.0, Relation.ZERO_OUT, None, "all")
     assert promise.detection(0.0) == 1
     assert percent_text(promise.best_guess) == "100 %"
     assert factor_text(promise.odds_factor) == "more than a billion"

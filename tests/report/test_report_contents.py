@@ -13,6 +13,7 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import columns, granted
 from dpfewshot.account.history import HistoryEvent, chained
 from dpfewshot.account.verification import Snapshot
+from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
 from dpfewshot.icl import Calibration
@@ -31,6 +32,7 @@ from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 from tests.support.report_samples import (
+    EVENT,
     account,
     cells,
     choice,
@@ -103,6 +105,26 @@ def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     assert promised(Sources(plan=read_plan(path))) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"event": None}, "nothing in the file proves it"),
+        ({"event": EVENT | {"steps": 40}}, "less than its draws cost"),
+        ({"event": EVENT | {"noise_multiplier": 1 / 64, "steps": 10**6}}, "less than its draws cost"),
+        ({"cost": [800 * 10**9, 10**12]}, "less than its draws cost"),
+        ({"cost": [2**63, 0]}, "more than an account can hold"),
+    ],
+)
+def test_a_plan_that_states_less_than_its_draws_cost_is_refused(
+    tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    document, path = plan_document(), tmp_path / "plan.json"
+    document["parts"][1]["exact"] |= change
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InvalidReport, match=says):
+        read_plan(path)
+
+
 def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
     made = Choice.from_dict(choice())
     alone = select(Sources(choice=made), confidential=False)
@@ -112,14 +134,16 @@ def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given
     assert promised(given)[0] == 2.0
     free = dataclasses.replace(made, candidate=type(made.candidate)())
     assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
-    other = dataclasses.replace(made, relation="add-remove")
-    assert promised(Sources(choice=other)) is None
+    for difference in ({"relation": "add-remove"}, {"unit": "customer"}):
+        assert promised(Sources(choice=dataclasses.replace(made, **difference))) is None
 
 
 def test_the_calibration_of_a_choice_adds_too() -> None:
     made = Choice.from_dict(choice())
     calibration = Calibration(
-        ("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", False, True
+        *(("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", None),
+        parallel=False,
+        certified=True,
     )
 
     def bound(**changes: object) -> tuple[float, float, str] | None:
@@ -131,6 +155,7 @@ def test_the_calibration_of_a_choice_adds_too() -> None:
 
     assert calibrated() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
     assert calibrated(relation="add-remove") is None
+    assert calibrated(unit="customer") is None
     assert calibrated(certified=False, spent=None) is None
     raw = [dataclasses.replace(one, certified=False, spent=None) for one in made.demonstrations]
     assert bound() is not None
@@ -149,6 +174,13 @@ def test_a_choice_or_a_finding_without_a_word_is_confidential(tmp_path: Path) ->
         del finding["confidential"]
     (tmp_path / "findings.json").write_text(json.dumps(document), encoding="utf-8")
     assert all(finding.confidential for finding in read_findings(tmp_path / "findings.json"))
+
+
+def test_the_page_says_whom_the_demonstrations_of_a_unit_protect() -> None:
+    whose = Certificate("ab" * 32, "customer_id", "0.1.0")
+    given = Sources(demonstrations=Demonstrations([demonstration("text", "label", certificate=whose)]))
+    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
+    assert "<dd>all records of one customer (the same &#39;customer_id&#39;)</dd>" in text
 
 
 def test_no_bound_for_two_relations_or_none() -> None:

@@ -230,6 +230,27 @@ ENDS = (
         "tests/demonstrations/test_collection.py",
     ),
     Fault(
+        "dpfewshot/demonstrations/collection.py",
+        " or len(self.units) > 1:",
+        ":",
+        "an epsilon of customers and one of records are not added up",
+        "tests/demonstrations/test_collection.py",
+    ),
+    Fault(
+        "dpfewshot/report/contents.py",
+        "if (found.relation, found.unit) != (chosen.relation, chosen.unit):",
+        "if found.relation != chosen.relation:",
+        "a choice among records does not add to texts of customers",
+        "tests/report/test_report_contents.py",
+    ),
+    Fault(
+        "dpfewshot/report/contents.py",
+        "if not all(one.pays for one in strata if one.cost is not None):",
+        "if False:",
+        "a report publishes no epsilon below what the draws cost",
+        "tests/report/test_report_contents.py",
+    ),
+    Fault(
         "dpfewshot/audit/certified.py",
         "elif not cost.fits(stated):",
         "elif False:",

@@ -62,6 +62,15 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
     return account
 
 
+EVENT = {
+    "event": "PoissonGaussian",
+    "sampling_rate": 1 / 15,
+    "noise_multiplier": 1.5,
+    "steps": 4,
+}
+"""What the plan's draws are, and cost less than it reserves."""
+
+
 def plan_document() -> dict[str, object]:
     """As `dpfewshot plan --json` prints it."""
     parts = [
@@ -76,7 +85,7 @@ def plan_document() -> dict[str, object]:
             "epsilon": 1.25,
             "delta": 1e-6,
             "noise_on_mean": 0.075,
-            "exact": {"sampling_rate": [1, 15], "cost": [1_250 * 10**9, 10**12], "event": None},
+            "exact": {"sampling_rate": [1, 15], "cost": [1_250 * 10**9, 10**12], "event": EVENT},
         }
         for label in LABELS
     ]
@@ -151,6 +160,7 @@ def choice() -> dict[str, object]:
         baseline=Estimate(0.71, 0.692, 0.728),
         spent=PrivacySpend(0.2, 0.0),
         relation="zero-out",
+        unit=None,
         certified=True,
     ).as_dict()
 
