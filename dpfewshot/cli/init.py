@@ -139,7 +139,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if given["model"] is not None:
         _known_model(given["model"])
     _name_columns(file, columns, given, yes=yes)
-    records, labels = _read(file, given) if yes else _read_and_confirmed(file, given)
+    if yes:
+        records = _read(file, given)
+        labels = _labels(file, given, records, confirmed=False)
+    else:
+        records, labels = _read_and_confirmed(file, given)
     unit = None if given["unit"] == NONE else given["unit"]
     if sys.stderr.isatty():  # one record may decide it, and a log may travel
         _warn_of_columns(given, records)
@@ -330,20 +334,20 @@ def _reads_like_a_text(record: Record) -> bool:
     return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
 
 
-def _read(file: str, given: Mapping[str, Any], *, confirmed: bool = False) -> tuple[Records, list[str]]:
-    """The records of the columns that are named, and their labels."""
+def _read(file: str, given: Mapping[str, Any]) -> Records:
+    """The records of the columns that are named."""
     from dpfewshot.records import read_records
 
     unit = None if given["unit"] == NONE else given["unit"]
-    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-    return records, _labels(file, given, records, confirmed=confirmed)
+    return read_records(file, text=given["text"], label=given["label_column"], unit=unit)
 
 
 def _read_and_confirmed(file: str, given: dict[str, Any]) -> tuple[Records, list[str]]:
-    """As `_read`, once somebody says that the labels are public. No answer is lost where they cannot be."""
+    """The records, and their labels, once somebody says that these are public; else asks again."""
     while True:
+        records = _read(file, given)
         try:
-            records, labels = _read(file, given, confirmed=True)
+            labels = _labels(file, given, records, confirmed=True)
         except InvalidRecords as error:
             warn(on_one_line(str(error)))
         else:

@@ -29,8 +29,12 @@ def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
         InvalidPlan: there is no label, or one is repeated.
     """
     planned = tuple(labels if labels is not None else task.labels or ())
-    if not planned or len(set(planned)) < len(planned):
-        raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, each once, as public input")
+    if not planned and task.labels is None:
+        raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, as public input")
+    if not planned:
+        raise InvalidPlan(f"labels= names no label: leave it out for all labels of task {task.name!r}")
+    if len(set(planned)) < len(planned):
+        raise InvalidPlan("labels= names a label twice: name each once")
     if task.labels is not None:
         for label in planned:
             task.check_label(label)

@@ -442,6 +442,16 @@ def test_another_column_of_labels_may_be_named_where_one_will_not_do(
     assert (data.label_column, data.unit) == ("topic", "customer_id")
 
 
+def test_a_fault_that_no_other_label_mends_ends_the_questions(
+    command: Run, answers: Callable[[str], None]
+) -> None:
+    with Path("tickets.csv").open("a") as file:
+        file.write("  ,Refund,customer-1\n")
+    answers("\n\n\n\ny\n")
+    status, out, err = command("init", "tickets.csv")
+    assert (status, out, err.count("tickets.csv: "), "or name another column" in err) == (2, "", 1, False)
+
+
 def test_a_missing_file_is_named_before_flags_are_asked_for(command: Run) -> None:
     status, _, err = command("init", "nowhere.csv")
     assert (status, "nowhere.csv" in err, "--yes" in err) == (2, True, False)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dpfewshot as dpf
@@ -177,8 +178,9 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"population": {"refund": 200}}, "delivery"),
         ({"population": {"refund": 0, "delivery": 1}}, "refund"),
         ({"population": 400}, "each label"),
-        ({"labels": []}, "labels"),
-        ({"labels": ["refund", "refund"]}, "labels"),
+        ({"labels": []}, "names no label: leave it out for all labels"),
+        ({"labels": ["refund", "refund"]}, "names a label twice"),
+        ({"max_tokens": np.int64(5)}, r"max_tokens .*: write int\(...\)"),
         ({"budget": dpf.PrivacyBudget(1e-9, 1e-5)}, "epsilon"),
         ({"account": "sqlite:///x.db"}, "is no account"),
     ],
