@@ -96,20 +96,42 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DPFewShotError as error:
         return _fail(str(error), BAD_INPUT)
     except click.ClickException as error:
-        message = re.sub(r"://\S*@", "://...@", error.format_message())  # hides a ledger's password
-        if isinstance(error, click.MissingParameter) and error.ctx and "config" in error.ctx.params:
-            message += " `dpfewshot init FILE` writes a project file, which gives all."
-        if isinstance(error, click.NoSuchOption) and error.option_name == "--set":
-            message = (
-                "this command has no --set: it reads no project file. In the file that `init` writes, change "
-                "a line, or --set it for one call of another command"
-            )
-        return _fail(message, BAD_INPUT)
+        return _refused(error)
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown
         return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
     return status if isinstance(status, int) else 0
+
+
+def _refused(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return BAD_INPUT
+    return _fail(re.sub(r"://\S*@", "://...@", _advised(error)), BAD_INPUT)  # hides a ledger's password
+
+
+def _advised(error: click.ClickException) -> str:
+    """The message, and what to do where a project file is missing, or has what was taken for an option."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if context is None:
+        return message
+    if isinstance(error, click.MissingParameter) and context.params.get("config", "") is None:
+        return (
+            "there is no dpfewshot.toml in this folder: `dpfewshot init FILE` writes one for a file of "
+            f"records. Without it: {message}"
+        )
+    if not isinstance(error, click.NoSuchOption):
+        return message
+    if error.option_name == "--set":
+        return (
+            "this command has no --set: it reads no project file. In the file that `init` writes, change "
+            "a line, or --set it for one call of another command"
+        )
+    key = error.option_name.removeprefix("--").replace("-", "_")
+    if any(one.name == key for one in context.command.params):
+        return f"{error.option_name} is no option: give the line of the project file, --set {key}=..."
+    return message
 
 
 def _place(error: BaseException) -> str:

@@ -90,11 +90,13 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     with suppress(LedgerError):  # nothing that is paid for is lost
         if ledger is not None and account is not None:
             document["chain_tip"] = account.chain_tip
-            stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {account.chain_tip}")
+            if not sys.stderr.isatty():  # for a log
+                name = on_one_line(account.dataset or "in memory")
+                stages()(f"account {name}: chain tip {account.chain_tip}")
     if as_json:
         click.echo(json.dumps(document))
     elif output is not None:
-        _conclude(demonstrations)
+        _conclude(demonstrations, project)
 
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
@@ -108,14 +110,17 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
 
 
-def _conclude(demonstrations: Demonstrations) -> None:
+def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     """Show the texts on a terminal, since a pipe may be a log that is kept; say what comes next."""
     for one in filter(attrgetter("certified"), demonstrations if sys.stdout.isatty() else ()):
         click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
     if demonstrations.certified:
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-    if click.get_current_context().params.get("config"):
-        stages()("next: dpfewshot choose, which tells whether they help")
+    if config := click.get_current_context().params.get("config"):
+        shown = f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task)"
+        stages()(f"a prompt with them, in Python: {shown}")
+        if project.holdout:
+            stages()("next: dpfewshot choose, which tells whether they help")
 
 
 @contextmanager
@@ -126,9 +131,10 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
     except BudgetExceeded as refusal:
         account = named.opened()
         if account is None or not unfinished_runs(account):  # it may have stopped between two labels
-            told = f"if a run was interrupted, generate --resume ends it at no cost; else {refusal}"
-            more = "more texts of these records need a larger budget: dpfewshot ledger change-budget"
-            raise refusal.saying(f"{told}. What is paid for is yours to use; {more}") from None
+            raise refusal.saying(
+                f"{refusal}. What was paid for is yours to use. generate --resume ends an interrupted run at "
+                "no cost; further texts need a larger budget: dpfewshot ledger change-budget"
+            ) from None
         resume = (
             "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"
         )

@@ -125,7 +125,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
     from dpfewshot.audit.leak import copies
-    from dpfewshot.cli.plan import one_label_each
     from dpfewshot.planning.plan import believed
     from dpfewshot.records.reading import columns_of_file
 
@@ -181,7 +180,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         _public(labels),
-        *([one_label_each(noun)] if unit else []),
+        *([_one_label_each(noun)] if unit else []),
         f"the model is told: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
         f"{written}: generate spends all of epsilon, so change their number and length before it",
@@ -221,6 +220,11 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
             f"{file}: the first line may be a record: let it name the columns, or give --text, "
             "--label-column and --unit"
         )
+    for option in _NAMES:
+        column = given[option]
+        if column not in {None, NONE, *columns} and column.partition(".")[0] not in columns:
+            flag = "--" + option.replace("_", "-")
+            raise InvalidRecords(f"{file}: there is no column {column!r}: {flag} names one as the file does")
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:
@@ -351,7 +355,7 @@ def _read_and_confirmed(file: str, given: dict[str, Any]) -> tuple[Records, list
         except InvalidRecords as error:
             warn(on_one_line(str(error)))
         else:
-            question = f"{_public(labels)}\nMay everybody know these names? No text is meant"
+            question = f"{_public(labels)}\nMay everybody know these names? The texts stay private"
             if click.confirm(question, default=None, err=True):
                 return records, labels
         _ask_for_public_labels(file, given)
@@ -370,6 +374,15 @@ def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
     if given["label_column"] != before:  # which is free now, and may be a customer's
         free = [name for name in columns if name not in {given["text"], given["label_column"]}]
         given["unit"] = click.prompt(_WHOM, given["unit"], type=click.Choice([*free, NONE]), err=True)
+
+
+def _one_label_each(noun: str) -> str:
+    """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
+    return (
+        f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
+        f"alphabet), and its others write nothing: so a label may have fewer {plural(noun)} than "
+        "have records of it"
+    )
 
 
 def _public(labels: list[str]) -> str:

@@ -80,7 +80,6 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
         needed, unit = enough(synthesizer.set_up.mechanism, measured), project.data.unit
         lines = [
             describe(measured, unit),
-            *([f"      {on_one_line(one_label_each(unit_noun(unit)))}"] if unit else []),
             f"      {account}",
             *_without_records(synthesizer),
             *_remedies(measured, needed, unit),
@@ -164,11 +163,6 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
-    if share := plan.settings.holdout:
-        lines.append(
-            f"of these {plural(noun)} {100 * share:g} % write nothing: they are kept for `choose`, which "
-            "then costs nothing further"
-        )
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
         lines.append(f"time: at most about {_duration(plan.estimated_seconds)}")
@@ -179,17 +173,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     )
 
 
-def one_label_each(noun: str) -> str:
-    """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
-    return (
-        f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
-        f"alphabet), and its others write nothing: so a label may have fewer {plural(noun)} than "
-        "have records of it"
-    )
-
-
 def _sources(plan: GenerationPlan, noun: str) -> str:
-    """For which labels, and how many units each has; some of them may be kept."""
+    """For which labels, and how many units each has."""
     strata, shots = plan.strata, plan.settings.shots_per_label
     each = "" if shots == 1 else f"{shots} "
     if len(strata) == 1 or len(strata) <= _LISTED:
@@ -225,14 +210,14 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     try:
         made = instruction_only_demonstrations(set_up.task, set_up.backend, labels[:shown], max_tokens=tokens)
     except BackendError as error:  # the plan is made
-        yield f"      what the model writes without records is not known: {error}"
+        yield f"      without records the model wrote nothing: {error}"
         return
-    yield "      what the model writes without records, which is free and what the records are to improve:"
+    yield "      without records, and so for nothing, the model writes:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
     yield (
-        "      if yours are another kind of text, change `instruction` in [task], or give a made-up "
-        "`example`, and plan again: once generate has run, the budget is spent"
+        "      if yours are another kind of text, change `instruction` in [task] before you generate, or add "
+        "a made-up `example`"
     )
 
 
@@ -255,10 +240,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         return "account: none, since nothing is certified", True
     if named.ledger is None:
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
-    all_of_it = (
-        "generate spends all of it: nothing is left then for further texts of these labels, and what is "
-        "spent elsewhere on these records comes on top"
-    )
+    all_of_it = "generate spends the whole budget: nothing is left then for further texts of these labels"
     if account is None:
         return all_of_it, True
     budget, name = account.budget, on_one_line(str(named.account))
@@ -277,21 +259,22 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     """What would be enough for texts that read well, if these do not."""
     if needed is None:
         return
-    ways, settings, readable = [], plan.settings, _readable_labels(plan)
+    settings, readable = plan.settings, _readable_labels(plan)
+    ways = [
+        *([f"--max-tokens {needed.max_tokens}"] if needed.max_tokens else []),
+        *([f"--epsilon {_upwards(needed.epsilon)}"] if needed.epsilon else []),
+        *([f"the other labels alone, which lose nothing by it:{readable}"] if readable else []),
+    ]
     if needed.population is not None:
-        ways.append(
-            f"about {needed.population} {plural(unit_noun(unit))}"
-            + (" of each label" if needed.scope else "")
-        )
-    if needed.epsilon is not None:
-        ways.append(f"epsilon {_upwards(needed.epsilon)}")
-    if readable:
-        ways.append(f"the other labels alone, which lose nothing by it:{readable}")
+        of_each = " of each label" if needed.scope else ""
+        ways.append(f"{needed.population} {plural(unit_noun(unit))}{of_each}")
     if ways:
-        yield f"      enough, each alone: {'; '.join(ways)}"
-    further = ["fewer --shots"] * (settings.shots_per_label > 1) + ["a smaller --max-tokens"]
-    further += ["--set holdout=0, which uses all and leaves none to `choose` on"] * (settings.holdout > 0)
-    yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
+        yield f"      one of these is enough: {'; '.join(ways)}"
+    further = ["fewer --shots"] * (settings.shots_per_label > 1)
+    if settings.holdout:
+        further.append("--set holdout=0, which uses all records and leaves none to `choose` on")
+    if further:
+        yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
 _OF_PLAN_ALONE: Final = {"config", "details", "compare", "quiet", "as_json"}
@@ -313,14 +296,13 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     same = "with the same options" if typed or not in_file else ""
     generate = "dpfewshot generate" + f", {same}" * bool(same) + " and --output demos.jsonl" * (not in_file)
     if needed is not None:
-        readable = _readable_labels(plan)
-        other = readable or (
-            f" --epsilon {_upwards(needed.epsilon)}"
-            if needed.epsilon
-            else f" --max-tokens {max(1, plan.settings.max_tokens // 2)}"
-        )
+        readable, shorter = _readable_labels(plan), needed.max_tokens or 0
+        if 4 * shorter >= 3 * plan.settings.max_tokens or not (readable or needed.epsilon):
+            other = f" --max-tokens {shorter or max(1, plan.settings.max_tokens // 2)}"
+        else:
+            other = readable or f" --epsilon {_upwards(needed.epsilon or 0.0)}"
         told = f"next: dpfewshot plan{other}" + f", else {same}" * bool(same) + ", or another of these"
-        return told + ("" if readable else "; generate would spend the budget on texts that read so")
+        return told + "; generate would spend the budget on texts that read so" * (not readable)
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     return f"next: {generate}"

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import options_of
-from dpfewshot.cli.printing import Decorator, stages
+from dpfewshot.cli.printing import Decorator
 from dpfewshot.cli.project import SECTIONS, Project, takes
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.runtime.files import read_text, toml_tables
@@ -159,12 +160,15 @@ def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_file(*, config: str | None, lines: Collection[str], **values: Any) -> None:
+        def with_file(
+            *,
+            config: str | None,  # noqa: ARG001 - commands find it among the context's parameters
+            lines: Collection[str],
+            **values: Any,
+        ) -> None:
             source = click.get_current_context().get_parameter_source
             if twice := sorted(name for name in lines if source(name) is not _OWN):
                 raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
-            if config is not None:
-                stages()(f"options of {config}")
             command(**values)
 
         return _config(own, output)(_set(output)(with_file))
@@ -333,7 +337,9 @@ class _Lines(_Source):
             if not equals or not key:
                 raise click.UsageError(f"--set must read KEY=VALUE, not {line!r}")
             if key not in _SECTION_OF:
-                raise click.UsageError(f"--set {key}: unknown key; there are {', '.join(_SECTION_OF)}")
+                close = get_close_matches(key, _SECTION_OF)
+                known = f"did you mean {close[0]}?" if close else f"there are {', '.join(_SECTION_OF)}"
+                raise click.UsageError(f"--set {key}: unknown key; {known}")
             values = self._with(values, name, value.strip(), key)
         self.tables = {}
         for key, value in values.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect, bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -215,16 +216,18 @@ class Enough(NamedTuple):
     Attributes:
         scope: the stratum's.
         epsilon: the least, at the plan's δ.
-        population: the least n, at most a thousand times the plan's, to one per cent.
+        population: the least n, below a thousand times the plan's.
+        max_tokens: the most tokens of a text.
     """
 
     scope: str | None
     epsilon: float | None
     population: int | None
+    max_tokens: int | None
 
 
 def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
-    """Which ε or how many units would do; None if the noise is bearable, or nobody measured what is.
+    """Which ε, how many units or tokens would do; None if noise is bearable, or nobody measured what is.
 
     A stratum with more units may have more prompts. Noise on the mean is proportional to σ.
     """
@@ -234,21 +237,24 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
     if (worst.noise_on_mean or 0.0) <= bearable or spend is None or worst.draws.fixed_size is not None:
         return None
 
-    def costs(population: int) -> float:
-        settings, stratum = plan.settings.within(population), replace(worst.stratum, population=population)
+    def costs(population: int, max_tokens: int) -> float:
+        shared = min(plan.settings.tokens_per_draw, max_tokens)
+        settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
+        stratum = replace(worst.stratum, population=population)
         draws = draws_at(settings, stratum, rate_of(settings, stratum))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
         return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
 
-    needed, low, high = costs(worst.population), worst.population, worst.population
-    while costs(high) > spend.epsilon:
-        low, high = high, 2 * high
-        if high > _MOST_RECORDS * worst.population:
-            return Enough(worst.scope, needed if needed <= HARDLY_PROTECTS else None, None)
-    while high - low > max(1, low // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if costs(middle) <= spend.epsilon else (middle, high)
-    return Enough(worst.scope, needed if needed <= HARDLY_PROTECTS else None, high)
+    units, tokens = worst.population, plan.settings.max_tokens
+    needed = costs(units, tokens)
+    populations = range(units + 1, _MOST_RECORDS * units)
+    few = bisect_left(populations, -spend.epsilon, key=lambda n: -costs(n, tokens))
+    return Enough(
+        worst.scope,
+        epsilon=needed if needed <= HARDLY_PROTECTS else None,
+        population=populations[few] if few < len(populations) else None,
+        max_tokens=bisect(range(1, tokens), spend.epsilon, key=lambda t: costs(units, t)) or None,
+    )
 
 
 def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:
