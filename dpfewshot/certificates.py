@@ -65,6 +65,8 @@ class Certificate:
         reservation: the random identifier that the ledger drew when it reserved the plan, 128 bits in
             hexadecimal; None without a ledger.
         model, tokenizer, prompt: of `Provenance.short`.
+        run: a random identifier that all demonstrations of one run have, in every process that continues it.
+            Its strata are disjoint, so together they cost what the greatest of them does.
     """
 
     plan: str
@@ -75,6 +77,7 @@ class Certificate:
     model: str | None = None
     tokenizer: str | None = None
     prompt: str | None = None
+    run: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """As a line of demonstrations keeps it; `from_dict` reads it back."""

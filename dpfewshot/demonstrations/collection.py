@@ -93,21 +93,20 @@ class Demonstrations(Sequence[Demonstration]):
         """An upper bound on the (ε, δ) of all of them together.
 
         For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
-        file's, it is the sum of what their plans reserved: once for each entry of a ledger that certificates
-        name, and once for each other demonstration, which is loose if several share a plan. The ledger says
-        what a data set has spent in all. None if a demonstration is not private, or if relations or units
+        file's, it is the sum of what their runs reserved: once for each run that certificates name, and once
+        for each demonstration without a certificate. The ledger says what a data set has spent in all. None if a demonstration is not private, or if relations or units
         differ: an ε of customers and one of records cannot be added.
         """
         if not self.certified or (self.items and self.relation is None) or len(self.units) > 1:
             return None
         if self.plan_spend is not None:
             return self.plan_spend
-        plans: dict[object, Amount] = {}
+        runs: dict[object, Amount] = {}
         for number, one in enumerate(self.items):
             if one.spent is not None:
-                plan = (one.certificate and one.certificate.reservation) or number
-                plans[plan] = plans.get(plan, NOTHING).at_least(Amount.of_cost(one.spent))
-        return functools.reduce(Amount.plus, plans.values(), NOTHING).as_spend()
+                run = (one.certificate and one.certificate.run) or number
+                runs[run] = runs.get(run, NOTHING).at_least(Amount.of_cost(one.spent))
+        return functools.reduce(Amount.plus, runs.values(), NOTHING).as_spend()
 
     @property
     def statement(self) -> str:

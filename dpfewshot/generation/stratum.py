@@ -352,6 +352,7 @@ class StratumRun:
             dataset=self.account.dataset,
             reservation=reservation.identifier,
             **asdict(self.set_up.provenance.short()),
+            run=self.key.run,
         )
 
     @contextmanager

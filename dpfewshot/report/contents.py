@@ -151,9 +151,9 @@ class Contents:
 
     @property
     def loose(self) -> bool:
-        """Whether the promise is a sum over demonstrations that may share a plan."""
-        of_lines = self.spending is None and self.demonstrations.plan_spend is None
-        return of_lines and len(self.demonstrations) > 1
+        """Whether the promise is a sum over demonstrations that may share a plan, which no certificate says."""
+        bare = [one for one in self.demonstrations if one.certificate is None]
+        return self.spending is None and self.demonstrations.plan_spend is None and len(bare) > 1
 
     @property
     def unprotected(self) -> int:

@@ -18,7 +18,8 @@ OTHER = dataclasses.replace(
     ONE, text='money "back" –\u2028now', label="refund", spent=dpf.PrivacySpend(2.0, 1e-6)
 )
 PAID = Certificate(
-    "ab" * 32, None, "0.1.0", "tickets", "cd" * 16, "claimed:model", None, "sha256:" + "ef" * 8
+    *("ab" * 32, None, "0.1.0", "tickets", "cd" * 16, "claimed:model", None, "sha256:" + "ef" * 8),
+    run="23" * 16,
 )
 CERTIFIED = dataclasses.replace(ONE, certificate=PAID)
 BASELINE = dataclasses.replace(ONE, certified=False, spent=None)
@@ -94,7 +95,7 @@ def certified(name: str, value: object) -> str:
         *(changed(epsilon=1e300), changed(delta=1e9)),  # more than an account can hold
         *(changed(tokens=1.5), changed(certified=False)),
         *(certified(name, None) for name in ("dataset", "plan", "reservation")),
-        *(certified("unit", 3), certified("reservation", 5), certified("version", 1)),
+        *(certified("unit", 3), certified("reservation", 5), certified("version", 1), certified("run", 2)),
         *(certified("model", 1), certified("tokenizer", True), certified("prompt", ["sha256:ab"])),
         certified("newer", "what no hash covers"),
     ],
@@ -108,9 +109,10 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
         Demonstrations.from_jsonl(tmp_path / "nowhere.jsonl")
 
 
-def test_lines_of_one_entry_cost_what_the_entry_costs() -> None:
-    again = dataclasses.replace(CERTIFIED, text="another")
-    other = dataclasses.replace(CERTIFIED, certificate=dataclasses.replace(PAID, reservation="ef" * 16))
+def test_lines_of_one_run_cost_what_the_run_reserved() -> None:
+    dear = dataclasses.replace(PAID, reservation="01" * 16)  # of another label, and so of other records
+    again = dataclasses.replace(CERTIFIED, certificate=dear, spent=dpf.PrivacySpend(1.0, 1e-6))
+    other = dataclasses.replace(CERTIFIED, certificate=dataclasses.replace(PAID, run="ef" * 16))
     unpaid = dataclasses.replace(CERTIFIED, certificate=Certificate("ab" * 32, None, "0.1.0"))
     assert Demonstrations([CERTIFIED, again]).spent == CERTIFIED.spent
     assert Demonstrations([CERTIFIED, again, other]).spent == dpf.PrivacySpend(3.0, 2e-6)

@@ -224,8 +224,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/demonstrations/collection.py",
-        "plan = (one.certificate and one.certificate.reservation) or number",
-        'plan = (one.certificate and one.certificate.reservation) or ""',
+        "run = (one.certificate and one.certificate.run) or number",
+        'run = (one.certificate and one.certificate.run) or ""',
         "lines that do not state one plan cost their sum",
         "tests/demonstrations/test_collection.py",
     ),
