@@ -94,8 +94,9 @@ class Demonstrations(Sequence[Demonstration]):
 
         For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
         file's, it is the sum of what their runs reserved: once for each run that certificates name, and once
-        for each demonstration without a certificate. The ledger says what a data set has spent in all. None if a demonstration is not private, or if relations or units
-        differ: an ε of customers and one of records cannot be added.
+        for each demonstration without a certificate. The ledger says what a data set has spent in all. None
+        if a demonstration is not private, or if relations or units differ: an ε of customers and one of
+        records cannot be added.
         """
         if not self.certified or (self.items and self.relation is None) or len(self.units) > 1:
             return None

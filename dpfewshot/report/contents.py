@@ -151,7 +151,7 @@ class Contents:
 
     @property
     def loose(self) -> bool:
-        """Whether the promise is a sum over demonstrations that may share a plan, which no certificate says."""
+        """Whether the promise is a sum over demonstrations that may share a plan: no certificate says so."""
         bare = [one for one in self.demonstrations if one.certificate is None]
         return self.spending is None and self.demonstrations.plan_spend is None and len(bare) > 1
 
