@@ -51,6 +51,11 @@ _COMMON: Final = 5
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
+_AFTER_A_NOUN: Final = frozenset(
+    ["a", "an", "the", "that", "which", "who", "whom", "whose", "of", "to", "from", "about", "in", "on", "for", "by", "with", "at", "as", "and", "or", "written", "sent"]
+)
+"""What a noun phrase goes on with behind its noun, and words in -ing and -ed: "a message asking for help"."""
+
 _FILE: Final = """\
 # Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
 # One line of it for one call: --set max_tokens=30. Some keys are options, too: --max-tokens 30.
@@ -417,25 +422,41 @@ def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed:
     return labels
 
 
+def _noun(phrase: str) -> str | None:
+    """The noun of a phrase that begins with "a" or "an": "a doctor's note on a patient" is a note.
+
+    Models take it at its word: behind "Description:" they describe, behind "Message:" they write one.
+    """
+    article, *words = re.sub(r"[^\w\s'-]", " ,", phrase).split() or [""]
+    if article.lower() not in {"a", "an"}:
+        return None
+    ends = (
+        place
+        for place, word in enumerate(words)
+        if place and (word in _AFTER_A_NOUN or word.endswith(("ing", "ed", ",")))
+    )
+    before = words[: next(ends, len(words))]
+    return before[-1][0].upper() + before[-1][1:] if before and before[-1][0].isalpha() else None
+
+
 def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
     """The project file."""
     try:
         name = dataset_name(Path(file).name.partition(".")[0])
     except LedgerError:
         name = "records"
-    text_field, label_field = (
+    text_column, label_field = (
         re.sub(r"[\W_]+", " ", given[key].rpartition(".")[2]).strip().capitalize() or key.capitalize()
         for key in ("text", "label_column")
     )
+    texts_are = given["texts_are"] or f"the {text_column.lower()}"
     values = {
         **given,
         "file": file,
         "name": name,
         "labels": labels,
-        "instruction": (
-            f"Write {given['texts_are'] or f'the {text_field.lower()}'}, of the given {label_field.lower()}."
-        ),
-        "text_field": text_field,
+        "instruction": f"Write {texts_are}, of the given {label_field.lower()}.",
+        "text_field": _noun(texts_are) or text_column,
         "label_field": label_field,
     }
     written = {

@@ -90,13 +90,31 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
         name="tickets",
         instruction=f"Write {PHRASE}, of the given topic.",
         label_field="Topic",
-        text_field="Body",
+        text_field="Message",
         labels=LABELS,
         example=EXAMPLE,
     )
     assert project.budget == dpf.PrivacyBudget(2.0, 1e-5)
     comments = [line for line in Path(FILE_NAME).read_text().splitlines() if line and "#" not in line]
     assert comments == []  # every line has one
+
+
+@pytest.mark.parametrize(
+    ("phrase", "noun"),
+    [
+        ("A note written by a nurse", "Note"),
+        ("a customer message asking for help", "Message"),
+        ("a message a customer sends", "Message"),
+        ("an SMS, in German", "SMS"),
+        ("a doctor's note on a patient", "Note"),
+        ("a meeting summary", "Summary"),
+        ("questions that viewers ask", "Body"),  # the column's name
+        ("a 5", "Body"),
+    ],
+)
+def test_what_a_text_is_stands_before_it_in_a_prompt(command: Run, phrase: str, noun: str) -> None:
+    assert command("init", "tickets.csv", "--yes", "--texts-are", phrase)[0] == 0
+    assert dpf.load().task.text_field == noun
 
 
 @pytest.mark.parametrize("words", [("--yes",), ("--yes", "--json")])
