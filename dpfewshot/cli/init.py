@@ -51,10 +51,10 @@ _COMMON: Final = 5
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
-_AFTER_A_NOUN: Final = frozenset(
-    ["a", "an", "the", "that", "which", "who", "whom", "whose", "of", "to", "from", "about", "in", "on", "for", "by", "with", "at", "as", "and", "or", "written", "sent"]
+_AFTER_A_NOUN: Final = re.compile(
+    r"an?|the|that|which|whom?|whose|of|to|from|about|in|on|for|by|with|at|as|and|or|sent|written|.+(ing|ed)|,"
 )
-"""What a noun phrase goes on with behind its noun, and words in -ing and -ed: "a message asking for help"."""
+"""The words that a noun phrase goes on with behind its noun."""
 
 _FILE: Final = """\
 # Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
@@ -430,11 +430,7 @@ def _noun(phrase: str) -> str | None:
     article, *words = re.sub(r"[^\w\s'-]", " ,", phrase).split() or [""]
     if article.lower() not in {"a", "an"}:
         return None
-    ends = (
-        place
-        for place, word in enumerate(words)
-        if place and (word in _AFTER_A_NOUN or word.endswith(("ing", "ed", ",")))
-    )
+    ends = (place for place, word in enumerate(words) if place and _AFTER_A_NOUN.fullmatch(word))
     before = words[: next(ends, len(words))]
     return before[-1][0].upper() + before[-1][1:] if before and before[-1][0].isalpha() else None
 
