@@ -22,6 +22,7 @@ from pathlib import Path
 import dpfewshot as dpf
 from bench.batched import Batched
 from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import (
     Cell,
@@ -249,11 +250,12 @@ class Stored:
         path = self.folder / ("_".join(str(part) for part in parts) + ".jsonl")
         if not path.exists():
             self.setting.demonstrations(request).to_jsonl(path)
-        made = Demonstrations.from_jsonl(path)
         # Of one plan: each line states what its label's stratum reserved, and strata are disjoint.
-        spends = [one.spent for one in made if one.spent is not None]
-        whole = max(spends, key=lambda spend: spend.epsilon) if made.certified and spends else None
-        return Demonstrations(made, plan_spend=whole)
+        of_one_plan = Certificate("", None, "", run=path.stem)
+        return Demonstrations(
+            replace(one, certificate=of_one_plan) if one.certified else one
+            for one in Demonstrations.from_jsonl(path)
+        )
 
 
 def conditions(data: DataSet) -> Iterator[tuple[Condition, float | None, int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
@@ -31,8 +31,11 @@ class Figure:
     reference: float | None = None
 
     def __post_init__(self) -> None:
-        numbers = (self.value, self.low, self.high, self.reference)
-        if not all(number is None or math.isfinite(number) for number in numbers):
+        optional = (one for one in (self.low, self.high, self.reference) if one is not None)
+        numbers: list[object] = [self.value, *optional]  # of a file
+        if not all(
+            isinstance(one, (int, float)) and abs(one) <= sys.float_info.max for one in numbers
+        ):  # nor NaN
             raise ValueError(f"the figure {self.name!r} has a number that is not finite")
 
 

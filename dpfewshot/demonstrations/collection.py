@@ -42,29 +42,20 @@ _OPENS_A_TEMPLATE = re.compile(r"\{(?=[{%#])")
 
 @dataclass(frozen=True)
 class Demonstrations(Sequence[Demonstration]):
-    """An immutable sequence of released demonstrations.
-
-    `plan_spend` is the (ε, δ) of the plan that released all of them, if a single plan did.
-    """
+    """An immutable sequence of released demonstrations."""
 
     items: tuple[Demonstration, ...]
-    plan_spend: PrivacySpend | None = None
 
-    def __init__(
-        self, items: Iterable[Demonstration] = (), *, plan_spend: PrivacySpend | None = None
-    ) -> None:
+    def __init__(self, items: Iterable[Demonstration] = ()) -> None:
         object.__setattr__(self, "items", tuple(items))
-        object.__setattr__(self, "plan_spend", plan_spend)
 
     @overload
     def __getitem__(self, index: int) -> Demonstration: ...
     @overload
     def __getitem__(self, index: slice) -> Demonstrations: ...
     def __getitem__(self, index: int | slice) -> Demonstration | Demonstrations:
-        """One demonstration, or a slice, which costs what all of them cost."""
-        if isinstance(index, slice):
-            return Demonstrations(self.items[index], plan_spend=self.plan_spend)
-        return self.items[index]
+        """One demonstration, or a slice."""
+        return Demonstrations(self.items[index]) if isinstance(index, slice) else self.items[index]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -92,16 +83,13 @@ class Demonstrations(Sequence[Demonstration]):
     def spent(self) -> PrivacySpend | None:
         """An upper bound on the (ε, δ) of all of them together.
 
-        For the result of one `generate_all` it is what the plan reserved. For any other collection, such as a
-        file's, it is the sum of what their runs reserved: once for each run that certificates name, and once
-        for each demonstration without a certificate. The ledger says what a data set has spent in all. None
-        if a demonstration is not private, or if relations or units differ: an ε of customers and one of
-        records cannot be added.
+        It is the sum of what their runs reserved: once for each run that certificates name, and once for each
+        demonstration without a certificate. The ledger says what a data set has spent in all. None if a
+        demonstration is not private, or if relations or units differ: an ε of customers and one of records
+        cannot be added.
         """
         if not self.certified or (self.items and self.relation is None) or len(self.units) > 1:
             return None
-        if self.plan_spend is not None:
-            return self.plan_spend
         runs: dict[object, Amount] = {}
         for number, one in enumerate(self.items):
             if one.spent is not None:
@@ -283,9 +271,9 @@ def json_line(demonstration: Demonstration) -> str:
     return json.dumps(demonstration.as_line(), ensure_ascii=False) + "\n"
 
 
-def from_line(line: Mapping[str, Any]) -> Demonstration:
+def from_line(line: object) -> Demonstration:
     """The demonstration of an output line, or ValueError."""
-    if set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
+    if not isinstance(line, Mapping) or set(line) - {CERTIFICATE, "fields"} != set(COLUMNS):
         raise ValueError("the keys are not those of a demonstration")
     fields = line.get("fields", {})
     if "fields" in line and not fields:

@@ -24,7 +24,7 @@ from dpfewshot.planning.settings import Settings
 from dpfewshot.records.units import units, units_by_label
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
-from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, PrivacySpend, Record, by_label
+from dpfewshot.values import NO_PRIVACY, Demonstration, PrivacyBudget, Record, by_label
 
 INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE = "instruction-only", "non-private sample"
 """The names of two baselines in results."""
@@ -61,12 +61,10 @@ class Request:
         """The largest number of demonstrations of a label."""
         return max(Counter(self.labels).values())
 
-    def in_order(
-        self, made: Iterable[Demonstration], plan_spend: PrivacySpend | None = None
-    ) -> Demonstrations:
+    def in_order(self, made: Iterable[Demonstration]) -> Demonstrations:
         """Select the requested demonstrations in the order of `labels`."""
         left = by_label(made)
-        return Demonstrations([left[label].pop(0) for label in self.labels], plan_spend=plan_spend)
+        return Demonstrations([left[label].pop(0) for label in self.labels])
 
 
 class Condition(Protocol):
@@ -159,10 +157,7 @@ class Synthetic:
                 for _ in range(request.shots_per_label)
                 for label in sorted(set(request.labels))
             ]
-            plan = synthesizer.plan
-        if plan.epsilon is None or plan.delta is None or not all(one.certified for one in made):
-            return request.in_order(made)
-        return request.in_order(made, PrivacySpend(plan.epsilon, plan.delta))
+        return request.in_order(made)
 
     def synthesizer(self, request: Request) -> Synthesizer:
         """Return the synthesizer that generates them."""

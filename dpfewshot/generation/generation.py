@@ -151,8 +151,7 @@ class Generation:
                         run.take_back()
                 return
             for run in begun:
-                run.hand_over()
-                run.reservation, run.away = None, False
+                run.leave()
             keys = ((entry.number, entry.draws.key) for entry in self.account.run_of(plan))
             found = {entry: key for entry, key in keys if key is not None}
             named = next((key.run for key in found.values()), new_lease())

@@ -23,7 +23,7 @@ from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime import progress_bar
-from dpfewshot.values import Demonstration, PrivacySpend, epsilon_text
+from dpfewshot.values import Demonstration, epsilon_text
 
 OnDemonstration = Callable[[Demonstration], None]
 
@@ -79,9 +79,7 @@ def release_all(
     refused = [label for share in shares for label in share.to_do]
     if refused:
         raise BudgetExceeded(_cannot_be_made(refused, sum(len(share.made) for share in shares)))
-    plan = generation.plan
-    spend = PrivacySpend(plan.epsilon or 0.0, plan.delta or 0.0) if generation.certified else None
-    return Demonstrations(_in_order(plan, shares), plan_spend=spend)
+    return Demonstrations(_in_order(generation.plan, shares))
 
 
 @dataclass(eq=False)

@@ -211,6 +211,12 @@ class StratumRun:
             if self.reservation is not None:
                 self.reservation.hand_over()
 
+    def leave(self) -> None:
+        """Leave the run to other processes for good, with what it has released and not returned."""
+        with self.lock:
+            self.hand_over()
+            self.reservation, self.away, self._late = None, False, []
+
     def take_back(self) -> None:
         """Take the stratum's row in the ledger over from whoever has it, if somebody else has it.
 

@@ -213,6 +213,8 @@ def check_stated(where: str, told: Mapping[str, Any], epsilon: float | None, del
     Raises:
         InvalidPlan: it states less, or an amount although it holds no exact one.
     """
+    if (told["epsilon"] is None) != (told["delta"] is None):
+        raise InvalidPlan(f"{where} states one of epsilon and delta alone")
     for name, exact in (("epsilon", epsilon), ("delta", delta)):
         stated = told[name]
         if stated is not None and (exact is None or stated < exact):

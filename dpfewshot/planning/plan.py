@@ -235,7 +235,10 @@ class StratumPlan:
         """Whether the cost is at least what the event costs; False without either."""
         if self.cost is None or self.event is None:
             return False
-        certified = epsilon(self.event, self.cost.as_target().delta).upper
+        try:
+            certified = epsilon(self.event, self.cost.as_target().delta).upper
+        except ArithmeticError:  # of numbers that no plan has
+            return False
         return math.isfinite(certified) and Amount.certified(certified, self.cost.delta).fits(self.cost)
 
     @property

@@ -52,7 +52,7 @@ def read_plan(path: File) -> PlanDocument:
         strata = GenerationPlan.from_dict(plan).strata
     except InvalidPlan as error:
         raise InvalidReport(f"{path}: {error}") from None
-    if not all(one.pays for one in strata if one.cost is not None):
+    if plan["epsilon"] is not None and not all(one.pays for one in strata):
         raise InvalidReport(
             f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those of a "
             "mechanism of dpfewshot, and nothing in the file proves it"
@@ -64,7 +64,7 @@ def read_plan(path: File) -> PlanDocument:
         items = [from_line(line) for line in lines]
     except (TypeError, ValueError):
         raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
-    return PlanDocument(plan, Demonstrations(items, plan_spend=alone.spend))
+    return PlanDocument(plan, Demonstrations(items))
 
 
 def read_choice(path: File) -> Choice:
@@ -153,7 +153,12 @@ class Contents:
     def loose(self) -> bool:
         """Whether the promise is a sum over demonstrations that may share a plan: no certificate says so."""
         bare = [one for one in self.demonstrations if one.certificate is None]
-        return self.spending is None and self.demonstrations.plan_spend is None and len(bare) > 1
+        return self.spending is None and len(bare) > 1
+
+    @property
+    def chosen_are_shown(self) -> bool:
+        """Whether the report shows the demonstrations that the choice speaks of."""
+        return self.choice is None or all(one in self.demonstrations for one in self.choice.demonstrations)
 
     @property
     def unprotected(self) -> int:
@@ -175,9 +180,7 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
         LedgerError: the account does not agree with its history.
     """
     given = _released(sources)
-    shown = Demonstrations(
-        (one for one in given if confidential or one.certified), plan_spend=given.plan_spend
-    )
+    shown = Demonstrations(one for one in given if confidential or one.certified)
     public = [cell for cell in sources.cells if cell.confidential is False]
     cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
@@ -217,10 +220,13 @@ def _promise(
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
         return _of(spending.spent, spending.relation, spending.unit, covers)
-    shows = any(one.certified for one in shown)
-    found = _promise_of(shown, plan)
-    if choice is None or choice.spent is None or (shows and found is None):
-        return found
+    if choice is None or choice.spent is None:
+        return _promise_of(shown, plan)
+    other = (one for one in choice.demonstrations if one not in shown)  # its accuracies depend on them
+    released = Demonstrations(one for one in (*shown, *other) if one.certified)
+    found = _promise_of(released, plan)
+    if len(released) and found is None:
+        return None
     chosen = _of_choice(choice, choice.spent)
     if chosen is None or found is None or not (found.epsilon or found.delta):
         return chosen
@@ -246,14 +252,14 @@ def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
     """The demonstrations' bound, or else the plan's."""
-    released = Demonstrations((one for one in shown if one.certified), plan_spend=shown.plan_spend)
+    released = Demonstrations(one for one in shown if one.certified)
     if len(released):
         unit = next(iter(released.units), None)  # there is no sum if there are several
         covers = "all demonstrations of this report together"
         return _of(released.spent, released.relation, unit, covers)
-    if plan is None:
+    if plan is None or plan.demonstrations:  # which have no guarantee
         return None
-    covers = "everything that the plan would release; planning spends nothing"
+    covers = "everything that the plan would release from a batch-invariant model; planning spends nothing"
     return _of(plan.spend, plan.plan["relation"], None, covers)
 
 

@@ -34,10 +34,11 @@ def test_a_figure_is_found_by_name():
         _finding().figure("accuracy")
 
 
-@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, "1"])
 def test_a_figure_is_finite(number):
-    with pytest.raises(ValueError, match="not finite"):
-        Figure("epsilon", 1.0, high=number)
+    for figure in ({"value": number}, {"value": 1.0, "high": number}, {"value": None}):
+        with pytest.raises(ValueError, match="not finite"):
+            Figure("epsilon", **figure)
 
 
 @pytest.mark.parametrize(("field", "value"), [("kind", "guess"), ("verdict", "fine")])

@@ -69,7 +69,7 @@ def standing(account: dpf.Account) -> dict[str, Any]:
 def without_entries(demonstrations: dpf.Demonstrations) -> list[dpf.Demonstration]:
     """Without what names the ledger's entries: each run has a ledger of its own."""
     return [
-        replace(one, certificate=one.certificate and replace(one.certificate, reservation=None))
+        replace(one, certificate=one.certificate and replace(one.certificate, reservation=None, run=None))
         for one in demonstrations
     ]
 

@@ -337,6 +337,45 @@ def test_a_run_that_was_taken_over_promises_no_demonstration(
     assert acts(ledger).count("release") == 2
 
 
+def test_texts_of_two_runs_cost_the_sum_of_both(ledger: str) -> None:
+    """One caller names another run while the first one's texts are made."""
+    made = synthesizer(Dying(), ledger=ledger, budget=dpf.PrivacyBudget(4.0, 1e-5), shots_per_label=2)
+    account(ledger).change_budget(dpf.PrivacyBudget(9.0, 1e-4))
+
+    def stop(_: dpf.Demonstration) -> None:
+        raise KeyboardInterrupt
+
+    def other(_: dpf.Demonstration) -> None:
+        if not made.has_run("b"):
+            with pytest.raises(KeyboardInterrupt):
+                made.generate_all(resume="b", on_demonstration=stop)
+
+    both = made.generate_all(resume="a", on_demonstration=other)
+    assert len({one.certificate.run for one in both if one.certificate}) == 2
+    assert both.spent == made.spent
+    assert made.spent.epsilon > 7.9
+
+
+def test_a_text_whose_record_came_late_is_its_own_runs(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, failures = Account.record_release, ["once"]
+
+    def busy(self: Account, *arguments: Any) -> Any:
+        if failures:
+            raise dpf.LedgerError(failures.pop())
+        return record(self, *arguments)
+
+    monkeypatch.setattr(Account, "record_release", busy)
+    free = replace(TASK, labels=None)
+    made = synthesizer(
+        task=free, ledger=ledger, labels=["refund", "delivery"], budget=dpf.PrivacyBudget(2.0, 1e-5)
+    )
+    account(ledger).change_budget(dpf.PrivacyBudget(9.0, 1e-4))
+    with pytest.raises(dpf.LedgerError, match="once"):
+        made.generate_all(resume="a")
+    made.generate("delivery")  # which records the other label's text, too
+    assert len({one.certificate.run for one in made.generate_all(resume="b") if one.certificate}) == 1
+
+
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_child_that_was_forked_within_a_run_makes_nothing_of_it(

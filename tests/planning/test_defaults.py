@@ -243,7 +243,7 @@ def test_a_plan_without_privacy_takes_one_draw_and_another_keeps_its_budget() ->
     assert not made.generate("refund").certified
     made = synthesizer().generate_all()
     assert all(one.certified for one in made)
-    assert made.plan_spend.epsilon <= BUDGET.epsilon
+    assert made.spent.epsilon <= BUDGET.epsilon
 
 
 def fresh_draws(prompts: int, records: int) -> Settings:

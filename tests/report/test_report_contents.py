@@ -28,7 +28,7 @@ from dpfewshot.report import (
 )
 from dpfewshot.report.charts import budget_chart, panels, thinned
 from dpfewshot.report.spending import spending_of
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import Demonstration, PrivacySpend
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 from tests.support.report_samples import (
@@ -87,13 +87,23 @@ def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose(
 
 
 def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None:
-    lines = [one.as_line() for one in demonstrations()]
+    whose = Certificate("ab" * 32, None, "0.1.0", run="23" * 16)
+    of_run = [dataclasses.replace(one, certificate=whose) for one in demonstrations() if one.certified]
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
-    given = Sources(plan=read_plan(path))
-    assert promised(given) == (1.25, 1e-6, "zero-out")
+
+    def read(*items: Demonstration) -> Sources:
+        lines = [one.as_line() for one in items]
+        path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
+        return Sources(plan=read_plan(path))
+
+    bare = demonstrations()[-1]
+    given = read(*of_run, bare)
+    assert promised(given) == (1.0, pytest.approx(1e-6 / 6), "zero-out")
     contents = select(given, confidential=False)
     assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
+    other = dataclasses.replace(of_run[0], certificate=dataclasses.replace(whose, run="45" * 16))
+    assert promised(read(*of_run, other))[0] == 2.0  # whatever the plan says
+    assert promised(read(bare)) is None  # of a model that is not batch-invariant
 
 
 def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
@@ -110,6 +120,8 @@ def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     [
         ({"event": None}, "nothing in the file proves it"),
         ({"event": EVENT | {"steps": 40}}, "less than its draws cost"),
+        ({"event": EVENT | {"steps": 10**400}}, "less than its draws cost"),
+        ({"event": None, "cost": None}, "its exact amount is None"),
         ({"event": EVENT | {"noise_multiplier": 1 / 64, "steps": 10**6}}, "less than its draws cost"),
         ({"cost": [800 * 10**9, 10**12]}, "less than its draws cost"),
         ({"cost": [2**63, 0]}, "more than an account can hold"),
@@ -132,6 +144,13 @@ def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given
     assert "the choice, and all demonstrations" in alone.promise.covers
     assert list(alone.demonstrations) == list(made.demonstrations)
     assert promised(given)[0] == 2.0
+    elsewhere = Demonstrations([demonstration("text", "label", spent=PrivacySpend(0.5, 0.0))])
+    both = select(Sources(choice=made, demonstrations=elsewhere), confidential=False)
+    assert both.promise.epsilon == pytest.approx(3.7)  # its accuracy depends on what it chose
+    assert "Of other demonstrations than those below: with these" in page(
+        both, title="Tickets", made=date(2026, 1, 31)
+    )
+    assert promised(Sources(choice=made, demonstrations=Demonstrations()))[0] == 3.2
     free = dataclasses.replace(made, candidate=type(made.candidate)())
     assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
     for difference in ({"relation": "add-remove"}, {"unit": "customer"}):
@@ -294,6 +313,7 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
         (read_plan, json.dumps(plan_document() | {"max_tokens": True}), "'max_tokens'"),
         (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
         (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
+        (read_plan, json.dumps(plan_document() | {"delta": None}), "one of epsilon and delta alone"),
         (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
         (read_choice, "[]", "what dpfewshot choose --json prints"),
         (read_choice, "{}", "the choice has no 'index'"),

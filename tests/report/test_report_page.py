@@ -274,7 +274,8 @@ def test_the_page_says_whether_epsilon_protects_whom_and_that_a_run_is_unfinishe
 
 @pytest.mark.parametrize(("delta", "one_in"), [(1e-5, "100,000"), (3e-5, "33,333"), (0.3, "3")])
 def test_delta_is_said_as_one_in_so_many(delta: float, one_in: str) -> None:
-    ones = Demonstrations(demonstrations()[:1], plan_spend=PrivacySpend(1.0, delta))
+    [one, *_] = demonstrations()
+    ones = Demonstrations([dataclasses.replace(one, spent=PrivacySpend(1.0, delta))])
     assert f"(at most 1 in {one_in})" in rendered(Sources(demonstrations=ones))
     text = rendered(Sources())
     assert "There is no (ε, δ) for what this report shows" in text

@@ -36,7 +36,8 @@ NOT_COMPARED = (
     # run's plan covers no time: it is compared.
     (r"(?<!\"plan\": \")\b[0-9a-f]{64}\b", _OF_THE_CLOCK),
     (r"\b[0-9a-f]{32}\b", _RANDOM),
-    (r"(?<=\"id\": \")[0-9a-f]{1,31}(?= \.\.\. \()", _RANDOM),  # a lease that SQLAlchemy cuts in a long row
+    # those that SQLAlchemy cuts in a long row
+    (r"(?<=\"id\": \")[0-9a-f]{1,31}(?= \.\.\. \()|(?<= truncated\) \.\.\. )[0-9a-f]{1,31}(?=\")", _RANDOM),
     (r"\b0x[0-9a-f]+\b", "Where an object is in memory."),
 )
 """What differs between two runs on the same data, and why it says nothing of a record."""
