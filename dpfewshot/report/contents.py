@@ -14,7 +14,9 @@ from dpfewshot.audit import AuditFinding
 from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidReport
 from dpfewshot.evaluation import Cell
-from dpfewshot.planning.plan import GenerationPlan
+from dpfewshot.mechanisms import by_name
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan, draws_at
+from dpfewshot.planning.planner import rate_of
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
@@ -49,13 +51,14 @@ def read_plan(path: File) -> PlanDocument:
     document = _json(path, "plan")
     plan, lines = document.get("plan", document), document.get("demonstrations")
     try:
-        strata = GenerationPlan.from_dict(plan).strata
+        stated = GenerationPlan.from_dict(plan)
+        certified = plan["epsilon"] is None or _costs_what_it_states(stated)
     except InvalidPlan as error:
         raise InvalidReport(f"{path}: {error}") from None
-    if plan["epsilon"] is not None and not all(one.pays for one in strata):
+    if not certified:
         raise InvalidReport(
-            f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those of a "
-            "mechanism of dpfewshot, and nothing in the file proves it"
+            f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those that a "
+            "mechanism of dpfewshot plans"
         )
     alone = PlanDocument(plan)
     if lines is None:
@@ -65,6 +68,22 @@ def read_plan(path: File) -> PlanDocument:
     except (TypeError, ValueError):
         raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
     return PlanDocument(plan, Demonstrations(items))
+
+
+def _costs_what_it_states(plan: GenerationPlan) -> bool:
+    """Whether a mechanism of this package certifies each stratum's ε for the draws that the plan describes.
+
+    Raises:
+        InvalidPlan: there is no such mechanism, or it has no proof for such draws.
+    """
+    mechanism = by_name(plan.mechanism)
+
+    def certified(one: StratumPlan) -> bool:
+        settings = one.stratum.within(plan.settings)
+        draws = draws_at(settings, one.stratum, rate_of(settings, one.stratum))
+        return one.pays and one.draws == draws and one.event == mechanism.event(draws, one.noise_multiplier)
+
+    return all(map(certified, plan.strata))
 
 
 def read_choice(path: File) -> Choice:

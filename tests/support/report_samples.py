@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from unittest.mock import patch
 
@@ -64,11 +65,11 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
 
 EVENT = {
     "event": "PoissonGaussian",
-    "sampling_rate": 1 / 15,
-    "noise_multiplier": 1.5,
-    "steps": 4,
+    "sampling_rate": math.nextafter(1 / 15, 1),
+    "noise_multiplier": math.nextafter(math.nextafter(6 / math.sqrt(10), 0), 0),
+    "steps": 8,
 }
-"""What the plan's draws are, and cost less than it reserves."""
+"""What the plan's draws are, of ten tokens each, and cost less than it reserves."""
 
 
 def plan_document() -> dict[str, object]:
@@ -80,8 +81,8 @@ def plan_document() -> dict[str, object]:
             "population": 300,
             "prompts": None,
             "sampling_rate": 20 / 300,
-            "noise_multiplier": 1.5,
-            "steps": 4,
+            "noise_multiplier": 6.0,
+            "steps": 8,
             "epsilon": 1.25,
             "delta": 1e-6,
             "noise_on_mean": 0.075,
