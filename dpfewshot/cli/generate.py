@@ -117,7 +117,9 @@ def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     if demonstrations.certified:
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
     if config := click.get_current_context().params.get("config"):
-        shown = f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task)"
+        shown = (
+            f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task, text)"
+        )
         stages()(f"a prompt with them, in Python: {shown}")
         if project.holdout:
             stages()("next: dpfewshot choose, which tells whether they help")

@@ -326,15 +326,12 @@ def _warn_of_several_labels(records: Records, noun: str) -> None:
     if not several:
         return
     counting = {label: len(units) for label, units in units_by_label(records).items()}
-    counts = "; ".join(
-        f"{on_one_line(label)}: {counting.get(label, 0)} of {number}"
+    kept = "; ".join(
+        f"{on_one_line(label)} keeps {counting.get(label, 0)} of its {counted(number, noun)}"
         for label, number in sorted(having.items())
         if counting.get(label, 0) < number
     )
-    warn(
-        f"some {plural(noun)} have records of several labels, and each counts for one alone, that of most of "
-        f"them. Of those who have records of a label, so many count for it: {counts}"
-    )
+    warn(f"a {noun} counts for one label alone, that of most of its records: {kept}")
 
 
 def _reads_like_a_text(record: Record) -> bool:

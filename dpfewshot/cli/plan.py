@@ -215,10 +215,7 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield "      without records, and so for nothing, the model writes:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
-    yield (
-        "      if yours are another kind of text, change `instruction` in [task] before you generate, or add "
-        "a made-up `example`"
-    )
+    yield "      if yours are another kind of text, change `instruction` in [task] before you generate"
 
 
 def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:
