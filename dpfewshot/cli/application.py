@@ -129,7 +129,7 @@ def _advised(error: click.ClickException) -> str:
             "a line, or --set it for one call of another command"
         )
     key = error.option_name.removeprefix("--").replace("-", "_")
-    if any(one.name == key for one in context.command.params):
+    if any(one.name == key and one.param_type_name == "key" for one in context.command.params):
         return f"{error.option_name} is no option: give the line of the project file, --set {key}=..."
     return message
 

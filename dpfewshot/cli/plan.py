@@ -210,7 +210,7 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     try:
         made = instruction_only_demonstrations(set_up.task, set_up.backend, labels[:shown], max_tokens=tokens)
     except BackendError as error:  # the plan is made
-        yield f"      without records the model wrote nothing: {error}"
+        yield f"      what the model writes without records is not known: {error}"
         return
     yield "      without records, and so for nothing, the model writes:"
     for one in made:

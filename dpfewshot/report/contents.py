@@ -171,7 +171,8 @@ class Contents:
     @property
     def loose(self) -> bool:
         """Whether the promise is a sum over demonstrations that may share a plan: no certificate says so."""
-        bare = [one for one in self.demonstrations if one.certificate is None]
+        nothing = (None, PrivacySpend(0.0, 0.0))
+        bare = [one for one in self.demonstrations if one.certificate is None and one.spent not in nothing]
         return self.spending is None and len(bare) > 1
 
     @property

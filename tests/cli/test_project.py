@@ -245,6 +245,7 @@ def test_numbers_and_the_word_are_taken() -> None:
         ("--set swordfish=1", "--set swordfish: unknown key; there are records, text, "),
         ("--set holdut=0", "--set holdut: unknown key; did you mean holdout?"),
         ("--holdout 0", "--holdout is no option: give the line of the project file, --set holdout=..."),
+        ("--max_tokens 5", "Did you mean '--max-tokens'?"),
         ("--set top_k", "--set must read KEY=VALUE, not 'top_k'"),
         ("--set holdout=some", "--set holdout: 'some' is not a valid float"),
         ("--set create=1", "--set create: must be true or false"),

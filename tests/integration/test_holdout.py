@@ -239,8 +239,8 @@ def test_the_command_line_plans_and_shows_a_holdout(
     backend = ["--backend", "tests.support.scripts:Sentence"]
     words = ["--task", str(task), "--records", str(records), *backend, "--epsilon", "4", "--max-tokens", "5"]
     words += ["--set", "top_k=8"]
-    assert run(["plan", *words, "--set", "probe_seconds=0.01", "--set", "holdout=0.2"]) == 0
-    capsys.readouterr()
+    assert run(["plan", *words, "--set", "probe_seconds=0.01", "--set", "holdout=0.2", "--details"]) == 0
+    assert "20 % of the units are kept for `choose`" in capsys.readouterr().out
     url = f"sqlite:///{tmp_path}/budget.db"
     ledger = ["--ledger", url, "--dataset", "tickets"]
     assert run(["generate", *words, *ledger, "--set", "create=true", "--set", "holdout=0.2", "--json"]) == 0

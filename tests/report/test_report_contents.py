@@ -83,6 +83,8 @@ def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose(
     assert (epsilon, delta, relation) == (pytest.approx(6.0), pytest.approx(1e-6), "zero-out")
     assert epsilon >= 6.0
     assert select(given, confidential=False).loose
+    free = Demonstrations([demonstration("a", "b", spent=PrivacySpend(0.0, 0.0))] * 2)
+    assert not select(Sources(demonstrations=free), confidential=False).loose
     assert promised(given, confidential=True) == promised(given)  # one without a guarantee takes no other's
 
 
