@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -53,6 +54,17 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"dpfewshot.cli.{_COMMANDS[name]}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; one that is misspelt is refused with the one that is meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], _COMMANDS, n=1)
+            error.message += f" Did you mean {close[0]!r}?" if close else ""
+            raise
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Its errors name its own options."""

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -111,9 +110,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:
-    """Show the texts on a terminal, since a pipe may be a log that is kept; say what comes next."""
-    for one in filter(attrgetter("certified"), demonstrations if sys.stdout.isatty() else ()):
-        click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+    """Say what the texts are good for, and what comes next."""
     if demonstrations.certified:
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
     if config := click.get_current_context().params.get("config"):
@@ -166,6 +163,8 @@ def _release(
             nonlocal released, between
             released += 1
             lines.write(one, again=resume is not None)
+            if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
+                click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
             if not sys.stderr.isatty():  # which has a bar
                 tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
             if interrupted() and released < planned:

@@ -153,7 +153,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _warn_of_columns(given, records)
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
-    question = f"What is a text? A noun phrase, such as: {sent}"
+    question = f'What is a text? Say it with "a" or "an": {sent}'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
@@ -243,12 +243,17 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         guess = _guess(option, free, confirmed=not yes)
         if guess == NONE:
             guess = None  # each record would be a unit, a weaker guarantee: somebody has to say so
-        choices = click.Choice([*free, *([NONE] if option == "unit" else [])])
+        choices = _one_of(*free, *([NONE] if option == "unit" else []))
         _answer(given, option, question, guess, choices, yes=yes)
     flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
     if flags:  # columns are not listed: they are a record if the first line is missing
         none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
         raise InvalidRecords(f"{file}: no column is surely that of {', '.join(flags)}: name it{none}")
+
+
+def _one_of(*names: str) -> click.Choice[str]:
+    """The answers to a question; capitals count only where two names differ by nothing else."""
+    return click.Choice(names, case_sensitive=len({name.casefold() for name in names}) < len(names))
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
@@ -369,13 +374,13 @@ def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
 
     before, taken, columns = given["label_column"], (given["text"], given["unit"]), columns_of_file(file)
     others = [name for name, repeats in columns.items() if repeats and name not in taken]
-    choices = click.Choice(list(dict.fromkeys([before, *others])))
+    choices = _one_of(*dict.fromkeys([before, *others]))
     click.echo(f"In {file}, rename what is private, or drop its records; or name another column.", err=True)
     question = "Column of the label (Enter reads the file again)"
     given["label_column"] = click.prompt(question, before, type=choices, err=True)
     if given["label_column"] != before:  # which is free now, and may be a customer's
         free = [name for name in columns if name not in {given["text"], given["label_column"]}]
-        given["unit"] = click.prompt(_WHOM, given["unit"], type=click.Choice([*free, NONE]), err=True)
+        given["unit"] = click.prompt(_WHOM, given["unit"], type=_one_of(*free, NONE), err=True)
 
 
 def _one_label_each(noun: str) -> str:

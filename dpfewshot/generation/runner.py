@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Self
+from typing import Final, Self
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
@@ -177,6 +177,10 @@ def _cannot_be_made(labels: Sequence[str], made: int) -> str:
     )
 
 
+_BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapsed}{postfix}]"
+"""Without an estimate: a first token takes most of a text's time, and the plan has said how long all take."""
+
+
 class ProgressBar:
     """A bar on standard error, shown only if that is a terminal. Threads may count at the same time."""
 
@@ -186,6 +190,7 @@ class ProgressBar:
         self._done = list(done)
         to_come = (plan.demonstrations - len(done)) * plan.settings.max_tokens
         self._bar = progress_bar(total=to_come, desc="generating", unit="token")
+        self._bar.bar_format = _BAR
         self._show()
 
     def __enter__(self) -> Self:

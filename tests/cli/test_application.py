@@ -164,6 +164,11 @@ def test_every_command_takes_its_ledger_from_the_environment() -> None:
     assert {option.envvar for option in found.values()} == {"DPFEWSHOT_LEDGER"}
 
 
+def test_a_misspelt_command_is_refused_with_the_one_that_is_meant(command: Run) -> None:
+    assert command("genrate")[2] == "dpfewshot: No such command 'genrate'. Did you mean 'generate'?\n"
+    assert "Did you mean" not in command("xyz")[2]
+
+
 def test_version(command: Run) -> None:
     assert __version__ in command("--version")[1]
 

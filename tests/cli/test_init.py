@@ -354,7 +354,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"words\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 3
