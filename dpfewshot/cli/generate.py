@@ -26,7 +26,7 @@ from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Projec
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
-from dpfewshot.values import Demonstration, amount_text, counted, on_one_line
+from dpfewshot.values import Demonstration, amount_text, counted, on_one_line, plural, unit_noun
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
@@ -118,8 +118,9 @@ def _conclude(demonstrations: Demonstrations, project: Project) -> None:
             f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task, text)"
         )
         stages()(f"a prompt with them, in Python: {shown}")
-        if project.holdout:
-            stages()("next: dpfewshot choose, which tells whether they help")
+        if share := project.holdout:
+            kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))}, which wrote nothing"
+            stages()(f"next: dpfewshot choose, which tells whether they help: on {kept}, at no further cost")
 
 
 @contextmanager

@@ -190,7 +190,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
         f"{written}: generate spends all of epsilon, so change their number and length before it",
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
-        f"a fifth of the {plural(noun)} writes nothing: it is kept for `choose`",
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
