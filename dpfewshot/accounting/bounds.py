@@ -69,16 +69,10 @@ class DeltaBounds(NamedTuple):
 
 
 def epsilon(event: Event, delta: float) -> EpsilonBounds:
-    """Bounds of the ε ≥ 0 of `event` at `delta`, for every relation that the event covers.
+    """Bounds of the ε ≥ 0 of `event` at `delta` in (0, 1), for every relation that the event covers.
 
     A zCDP event states only bounds on its moments: `lower` is then that of a Gaussian with these moments.
-
-    Args:
-        event: one event or a Composition.
-        delta: δ in (0, 1).
-
-    Raises:
-        InvalidPlan: delta outside its range, or an event that the accountant does not know.
+    An event that the accountant does not know is refused with `InvalidPlan`.
     """
     _check_delta(delta)
     if isinstance(event, Tightest):
@@ -110,15 +104,7 @@ def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
 
 
 def delta(event: Event, epsilon: float) -> DeltaBounds:
-    """Bounds of the δ of `event` at `epsilon`, for every relation that the event covers.
-
-    Args:
-        event: one event or a Composition.
-        epsilon: ε ≥ 0, finite.
-
-    Raises:
-        InvalidPlan: epsilon outside its range, or an event that the accountant does not know.
-    """
+    """Bounds of the δ of `event` at a finite `epsilon` ≥ 0, as in `epsilon`."""
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise InvalidPlan(f"epsilon must be a finite number of at least 0, not {epsilon}")
     if isinstance(event, Tightest):
@@ -137,11 +123,7 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
 
 
 def _ordered(name: str, lower: float, upper: float) -> tuple[float, float]:
-    """Both bounds of one number. They are computed in two ways, so their order checks both.
-
-    Raises:
-        AccountingError: the lower bound exceeds the upper one by more than the last digits.
-    """
+    """Both bounds of one number. They are computed in two ways, so their order checks both."""
     if not lower <= upper * (1 + _LAST_DIGITS):
         raise fault_of_the_accountant(
             f"the lower bound of {name}, {lower}, is above its upper bound, {upper}"

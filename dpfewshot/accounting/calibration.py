@@ -53,7 +53,7 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
         delta: the target, 0 < δ < 1.
 
     Raises:
-        InvalidPlan: a target outside its range, or no noise up to MOST_NOISE reaches it.
+        InvalidPlan: no noise up to MOST_NOISE reaches the target.
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InvalidPlan(f"epsilon must be a positive number, not {epsilon}")

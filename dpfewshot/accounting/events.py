@@ -2,7 +2,8 @@
 
 An event describes a random computation on private data by the parameters of its dominating pair, and names
 the neighbouring relations that its guarantee covers. It holds no data, and is frozen. A value outside its
-stated range is refused with InvalidPlan. ε, ρ and privacy losses are in nats.
+stated range is refused with InvalidPlan. ε, ρ and privacy losses are in nats. `sampling_rate` is q in (0, 1],
+the probability that a unit is in a step's draw, and `steps` is T ≥ 1, the number of fresh draws.
 
 Stability: plans are stored with their events, by class and field. A released event keeps its meaning and its
 fields; another computation gets a class of its own.
@@ -69,10 +70,8 @@ class PoissonGaussian:
     (Zhu, Dong, Wang 2022, Theorem 11).
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
             tokens on one draw are one step at σ/√R.
-        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float
@@ -95,9 +94,7 @@ class PoissonRandomizedResponse:
     Theorem 11). R tokens on one draw are one step at R·ε₀.
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
-        epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
-        steps: T ≥ 1, the number of fresh draws.
+        epsilon: ε₀ in (0, 10⁶] of a step, before subsampling.
     """
 
     sampling_rate: float
@@ -120,9 +117,8 @@ class PoissonBoundedRange:
     dominating pair without sampling (docs/proofs/bounded-range.md).
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
-        epsilon: ε₀ in (0, 200], the range of a step's losses in nats, before subsampling.
-        steps: T ≥ 1. With q = 1 all steps may share one draw.
+        epsilon: ε₀ in (0, 200], the range of a step's losses, before subsampling.
+        steps: with q = 1 all may share one draw.
     """
 
     sampling_rate: float
@@ -148,10 +144,8 @@ class PoissonProduct:
     in both directions (docs/proofs/product.md). It is tighter than adding the queries' ε before sampling.
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
-        queries: at least one PoissonGaussian, PoissonRandomizedResponse or PoissonBoundedRange, each with
-            sampling_rate 1. A query's own `steps` say how often each draw answers it.
-        steps: T ≥ 1, the number of fresh draws.
+        queries: at least one, each with sampling_rate 1. A query's own `steps` say how often each draw
+            answers it.
     """
 
     sampling_rate: float
@@ -197,7 +191,6 @@ class FixedSizeGaussian:
         population: n ≥ m, public.
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the L2 sensitivity to replacing
             one unit of the draw: √2 for sums of probabilities, 2C for vectors clipped to C.
-        steps: T ≥ 1, the number of fresh draws.
     """
 
     sample_size: int
@@ -218,19 +211,15 @@ class FixedSizeGaussian:
     @property
     def sampling_rate(self) -> float:
         """m/n, the probability that a unit is in a draw, rounded up."""
-        rate = self.sample_size / self.population
-        return rate if self.sample_size == self.population else min(math.nextafter(rate, 1.0), 1.0)
+        return math.nextafter(self.sample_size / self.population, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroConcentrated:
     """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
-    Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
-
-    Args:
-        rho: ρ > 0 of a step, in nats.
-        steps: T ≥ 1. The steps' ρ add up.
+    Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md). The
+    steps' ρ > 0 add up.
     """
 
     rho: float
@@ -266,7 +255,7 @@ class _Several:
 class Composition(_Several):
     """Several events of one plan, at least one, composed adaptively in any order, and all fixed beforehand.
 
-    Compositions nest, as dp-accounting's ComposedDpEvent does: an inner one stands for its events.
+    Compositions nest: an inner one stands for its events.
     """
 
     @property
@@ -317,20 +306,16 @@ def combined_multiplier(multipliers: Iterable[float]) -> float:
     at most √(Σ σᵢ⁻²). This holds for adaptive queries too, if their multipliers are constants (Dong, Roth,
     Su 2022, Corollary 2).
 
-    Args:
-        multipliers: σᵢ > 0, at least one. Count a query that is sometimes not asked: that is post-processing.
-
-    Raises:
-        InvalidPlan: no query, or a multiplier that is not a positive number.
+    Refuses with `InvalidPlan` no query, and a σᵢ that is not a positive number. Count a query that is
+    sometimes not asked: that is post-processing.
     """
-    squares = []
-    for multiplier in multipliers:
-        if not (math.isfinite(multiplier) and multiplier > 0):
-            raise InvalidPlan(f"noise multipliers must be positive numbers, not {multiplier}")
-        squares.append(multiplier**-2)
-    if not squares:
+    noises = tuple(multipliers)
+    for noise in noises:
+        _check_positive("a noise multiplier", noise)
+    if not noises:
         raise InvalidPlan("there is no query to combine")
-    rounded_up = math.fsum(squares) * (1 + 1e-15 * (len(squares) + 2))  # never more noise than is added
+    squares = math.fsum(noise**-2 for noise in noises)
+    rounded_up = squares * (1 + 1e-15 * (len(noises) + 2))  # never more noise than is added
     return (1 - 1e-15) / math.sqrt(rounded_up)
 
 

@@ -11,7 +11,6 @@ As a function of y = e^ε a curve is 1 at y = 0, convex, non-increasing, and at 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +27,6 @@ HAIR: Final = 4 * ROUNDING
 """Distance of a grid point above its point mass: more than the error of either."""
 
 _LONGEST_LOG: Final = 760.0  # bound on |log| of a float mass plus the log of the number of masses
-_AT_ONCE: Final = 2**16  # the most exponentials in one array
 _ALIGNED: Final = 1e-12  # relative distance of a point mass from its grid point
 _CHECK_ROUNDINGS: Final = 8 * UNIT_ROUNDOFF  # of the checks themselves, relative
 _UNDERFLOW: Final = 1e-300
@@ -153,24 +151,9 @@ class Cumulants:
 
     def rounding(self, order: float) -> float:
         """Bound on the round-off of K(order), in each exponent and in the sums."""
-        ends = [max(-float(loss.losses[0]), float(loss.losses[-1])) for loss in self.losses]
-        exponents = [_LONGEST_LOG + abs(order) * end for end in ends]
-        counts = [loss.steps for loss in self.losses]
-        return 8 * UNIT_ROUNDOFF * math.fsum(map(operator.mul, counts, exponents))
-
-    def log_moments(self, orders: Sequence[float]) -> list[float]:
-        """K at several orders."""
-        cells = sum(len(loss.losses) for loss in self.losses)
-        if cells * len(orders) > _AT_ONCE:
-            return [self.log_moment(order) for order in orders]
-        total = np.zeros(len(orders))
-        for loss in self.losses:
-            exponents = np.multiply.outer(np.asarray(orders), loss.losses)
-            exponents += loss.log_masses
-            shift = np.maximum.reduce(exponents, axis=1)
-            exponents -= shift[:, np.newaxis]
-            total += loss.steps * (shift + np.log(np.add.reduce(np.exp(exponents, out=exponents), axis=1)))
-        return [float(value) for value in total]
+        ends = [(loss.steps, max(-float(loss.losses[0]), float(loss.losses[-1]))) for loss in self.losses]
+        terms = (steps * (_LONGEST_LOG + abs(order) * end) for steps, end in ends)
+        return 8 * UNIT_ROUNDOFF * math.fsum(terms)
 
     def derivatives(self, order: float) -> tuple[float, float, float]:
         """K, K' and K'' at `order`."""
@@ -204,12 +187,8 @@ def _log_sum(exponents: FloatArray) -> float:
 
 def discretised(steps: Sequence[Step], ranges: Sequence[tuple[float, float]], spacing: float) -> Cumulants:
     """The moments of all steps on one grid, each over its own range of losses."""
-    return Cumulants(
-        tuple(
-            discretise(pair, count, spacing, low, high)
-            for (pair, count), (low, high) in zip(steps, ranges, strict=True)
-        )
-    )
+    each = zip(steps, ranges, strict=True)
+    return Cumulants(tuple(discretise(pair, count, spacing, *ends) for (pair, count), ends in each))
 
 
 def aligned(steps: Sequence[Step], spacing: float) -> float:
@@ -226,11 +205,8 @@ def aligned(steps: Sequence[Step], spacing: float) -> float:
 def curve_on_grid(pair: DominatingPair, losses: FloatArray, offset: float, spacing: float) -> Curve:
     """The curve of `pair` at the exact grid points, whole multiples of `spacing` > 0, each plus `offset`.
 
-    `losses` are the floats nearest to them.
-
-    Raises:
-        AccountingError: the values violate a property by more than their stated errors. That is a fault of
-            the program, and nothing is certified.
+    `losses` are the floats nearest to them. Values that violate a property by more than their stated errors
+    are an AccountingError.
     """
     curve = pair.curve(losses)
     values, errors, scaled_mass = curve

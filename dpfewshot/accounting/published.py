@@ -6,14 +6,12 @@ exception: it prices fixed-size draws as Poisson ones, which certifies nothing.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import comb
 
 from dpfewshot.accounting.calibration import calibrate
 from dpfewshot.accounting.events import (
@@ -61,17 +59,7 @@ def published_multiplier(
     """The least noise multiplier that a paper's own accounting of fixed-size draws allows.
 
     AdaDPSyn's is bisected from 2⁻⁶ to 2²⁰, to a relative 10⁻⁹: its ε falls as noise grows, though not to 0.
-
-    Args:
-        accounting: the paper's.
-        sample_size: m, units in a draw.
-        population: n ≥ m.
-        steps: T draws.
-        epsilon: the target, ε > 0.
-        delta: δ in (0, 1).
-
-    Raises:
-        InvalidPlan: a value outside its range, or no multiplier fits.
+    Refuses with `InvalidPlan` what `FixedSizeGaussian` and `calibrate` refuse.
     """
     if accounting is PublishedAccounting.AS_IF_POISSON:
         rate = sample_size / population
@@ -106,18 +94,11 @@ def fixed_size_renyi(event: FixedSizeGaussian, order: int) -> float:
         math.log(2) + 1 / variance,
     )
     j = np.arange(2, order + 1)
-    terms = j * log_rate + _log_choose_from_two(order) + math.log(2) + j * (j - 1) / (2 * variance)
+    terms = j * log_rate + np.log(comb(order, j)) + math.log(2) + j * (j - 1) / (2 * variance)
     terms[0] = 2 * log_rate + math.log(math.comb(order, 2)) + twice
     largest = max(float(terms.max()), 0.0)
     total = math.exp(-largest) + float(np.exp(terms - largest).sum())
     return (largest + math.log(total)) / (order - 1)
-
-
-@functools.cache
-def _log_choose_from_two(n: int) -> NDArray[np.float64]:
-    """The logarithms of C(n, j) for j = 2..n."""
-    j = np.arange(2, n + 1)
-    return np.asarray(gammaln(n + 1) - gammaln(j + 1) - gammaln(n - j + 1), dtype=np.float64)
 
 
 def _least_over(orders: range, renyi: Callable[[int], float], delta: float) -> OrderedEpsilon:

@@ -246,18 +246,17 @@ def fit_window(
     log_tau = math.log(BEYOND_WINDOW) + math.log(scale)
     orders = [order + step / deviation for step in _STEPS_UP]
     orders += [order + step * saddle for step in _SADDLES_UP]
-    thetas = [step / deviation for step in _STEPS_DOWN]
-    values = cumulants.log_moments(orders + [-theta for theta in thetas])
-    moments = list(zip(orders, values[: len(orders)], strict=True))
+    moments = [(s, cumulants.log_moment(s)) for s in orders]
     top, chernoff_order, chernoff = min(((moment - log_tau) / s, s, moment) for s, moment in moments)
     answer = min(answer, centre - deviation)
     # Tilted mass from above the window wraps round to a window's width lower: it must land below ε.
     width, wrap_order = min(((moment - s * answer - log_tau) / (s - order), s) for s, moment in moments)
     highest = sum(loss.steps * float(loss.losses[-1]) for loss in cumulants.losses) + spacing
     top = min(max(top, centre + 2 * deviation), highest)
+    thetas = [step / deviation for step in _STEPS_DOWN]
+    left_moments = [(t, cumulants.log_moment(-t)) for t in thetas]
     bottom, theta, left = max(
-        ((log_tau + order * top - moment) / (order + t), t, moment)
-        for t, moment in zip(thetas, values[len(orders) :], strict=True)
+        ((log_tau + order * top - moment) / (order + t), t, moment) for t, moment in left_moments
     )
     lowest = sum(loss.steps * loss.start for loss in cumulants.losses)
     origin = cumulants.origin
