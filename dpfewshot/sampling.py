@@ -121,7 +121,7 @@ def _place(unit: Unit, rule: str, places: int) -> int | None:
 
 
 def _deciding_column(records: Records | StoredRecords) -> tuple[str, str]:
-    """What `_place` reads of a unit, and of which column.
+    """What `_place` reads of a unit, and of which column: public.
 
     Refuses masked texts with `InvalidPlan`: another version of what masks them would change the parts.
     """
@@ -149,10 +149,7 @@ def disjoint_parts(units: UnitSequence, parts: int) -> list[UnitSequence]:
 
 
 def part_names(records: Records | StoredRecords, parts: int) -> tuple[str, ...]:
-    """How scopes name the P parts of a stratum: by their number and the hash of the rule; one has no name.
-
-    Only what is said of the records' columns is read. Raises what `_deciding_column` raises.
-    """
+    """How scopes name the P parts of a stratum: by their number and the hash of the rule; one has no name."""
     if parts == 1:
         return ("",)
     rule = hashlib.sha256(json.dumps([_PARTS_RULE, parts, *_deciding_column(records)]).encode()).hexdigest()
@@ -169,9 +166,6 @@ class Holdout:
     Args:
         fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
             decimal: 0.2 is exactly 1/5. 0 divides nothing: all units generate.
-
-    Raises:
-        InvalidPlan: the fraction is outside its range.
     """
 
     fraction: Fraction
@@ -207,10 +201,7 @@ class Holdout:
         return members.chosen(np.flatnonzero(np.fromiter((part is chooses for part in parts), np.bool_)))
 
     def rule(self, records: Records | StoredRecords) -> tuple[str, ...]:
-        """The public facts that decide a unit's part; none if the fraction is 0.
-
-        Only what is said of the records' columns is read. Raises what `_deciding_column` raises.
-        """
+        """The public facts that decide a unit's part; none if the fraction is 0."""
         if not self.fraction:
             return ()
         return (_HOLDOUT_RULE, str(self.fraction), *_deciding_column(records))

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import operator
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 from dpfewshot.exact import RandomSource
-from dpfewshot.exact.normal import WORD, Interval, Uniform, exponential_of_minus
+from dpfewshot.exact.normal import WORD, Uniform, exponential_of_minus
 
 LARGEST_RATE = 64
 
 
-def check_rate(numerator: int, denominator: int) -> None:
-    """Refuse a rate whose numerator or denominator is below 1 with `ValueError`."""
+def _check_rate(numerator: int, denominator: int) -> None:
     if numerator < 1 or denominator < 1:
         raise ValueError("the rate's numerator and denominator must be positive integers")
 
@@ -89,15 +89,14 @@ def sample_softmax(
     is always kept, so its weight must be 2^digits and no more.
     """
     best = max(scores)
-    weights: list[Interval] = [
-        exponential_of_minus((best - score) * numerator, denominator, digits) for score in scores
-    ]
-    cumulative = list(accumulate(high for _, high in weights))
+    exponents = [(best - score) * numerator for score in scores]
+    weights = [exponential_of_minus(exponent, denominator, digits)[1] for exponent in exponents]
+    cumulative = list(accumulate(weights))
     while True:
         position = uniform_below(cumulative[-1], random_source)
-        index = next(i for i, above in enumerate(cumulative) if above > position)
-        within = Uniform(position - cumulative[index] + weights[index][1], digits, random_source)
-        if below_exponential(within, (best - scores[index]) * numerator, denominator):
+        index = bisect_right(cumulative, position)
+        within = Uniform(position - cumulative[index] + weights[index], digits, random_source)
+        if below_exponential(within, exponents[index], denominator):
             return index
 
 
@@ -116,7 +115,7 @@ def fixed_point(numerator: int, denominator: int) -> tuple[int, int]:
     The mantissa has 64 digits, and fewer for rates below 2^-63, whose shift stays at 127. A rate of 64 or
     more counts as 64: 64 digits cannot tell exp(-gap·64) from zero for any gap above 0.
     """
-    check_rate(numerator, denominator)
+    _check_rate(numerator, denominator)
     if numerator >= LARGEST_RATE * denominator:
         return 1 << 63, 57
     shift = min(127, 63 + denominator.bit_length() - numerator.bit_length())
@@ -140,7 +139,7 @@ def discrete_laplace(numerator: int, denominator: int, random_source: RandomSour
     positive integers (TypeError, ValueError).
     """
     numerator, denominator = operator.index(numerator), operator.index(denominator)
-    check_rate(numerator, denominator)
+    _check_rate(numerator, denominator)
     read = random_source or os.urandom
     while True:
         magnitude = _geometric(denominator, read) // numerator
@@ -151,13 +150,12 @@ def discrete_laplace(numerator: int, denominator: int, random_source: RandomSour
 
 def _geometric(scale: int, random_source: RandomSource) -> int:
     """An integer x ≥ 0 with probability proportional to exp(-x/scale), as x modulo scale and x // scale."""
-    rest = uniform_below(scale, random_source)
-    while not _heads(rest, scale, random_source):
-        rest = uniform_below(scale, random_source)
-    wholes = 0
+    drawn = uniform_below(scale, random_source)
+    while not _heads(drawn, scale, random_source):
+        drawn = uniform_below(scale, random_source)
     while _heads(1, 1, random_source):
-        wholes += 1
-    return rest + scale * wholes
+        drawn += scale
+    return drawn
 
 
 def _heads(numerator: int, denominator: int, random_source: RandomSource) -> bool:

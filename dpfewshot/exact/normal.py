@@ -29,10 +29,7 @@ Interval = tuple[int, int]
 
 @dataclass
 class Uniform:
-    """A uniform number on [0, 1) whose digits are drawn on demand.
-
-    It lies in [value, value + 1) · 2^-digits.
-    """
+    """A uniform number, in [value, value + 1) · 2^-digits, whose further digits are drawn on demand."""
 
     value: int
     digits: int

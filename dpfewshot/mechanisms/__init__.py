@@ -62,14 +62,9 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
 
 
 def by_name(name: str, **settings: object) -> Mechanism:
-    """A mechanism with some of its settings, for the command line and for configuration files.
+    """One of `MECHANISMS` with some of its settings, by field name; None stands for the default.
 
-    Args:
-        name: one of `MECHANISMS`.
-        settings: by field name; None stands for the default.
-
-    Raises:
-        InvalidPlan: the mechanism or the setting does not exist; says why.
+    Refuses with `InvalidPlan` a mechanism or a setting that does not exist.
     """
     if name not in MECHANISMS:
         raise InvalidPlan(f"the mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")

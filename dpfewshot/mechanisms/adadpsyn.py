@@ -31,7 +31,15 @@ from dpfewshot import _core
 from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier, common_factor
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
+from dpfewshot.mechanisms.base import (
+    BaseRelease,
+    Draws,
+    Logprobs,
+    Predictions,
+    Release,
+    RowChange,
+    check_range,
+)
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -62,9 +70,6 @@ class AdaDPSyn(GaussianMechanism):
         cluster_share: ρ in (0, 1], the share of the prompts that GoodRadius gathers.
         coverage_share: μ in [0, 1], the share of the prompts that a reduced ball must hold.
         top_k, temperature, top_p, contrast: as in `Gaussian`, for the last noisy mean.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range. `check` refuses the rest.
     """
 
     name: ClassVar[str] = "adadpsyn"
@@ -155,7 +160,7 @@ class _Release(BaseRelease):
         one = float(_core.grid) * self.prompts
         return self.settings.decoding.token(total / one, predictions.public, noise / one, self.random_source)
 
-    def _good_radius(self, logprobs: NDArray[np.float32]) -> float:
+    def _good_radius(self, logprobs: Logprobs) -> float:
         """Algorithm 4, GoodRadius: bisect [0, √2/2] by noisy values of L, to a width below θ = 0.1."""
         size = math.ceil(Fraction(str(self.settings.cluster_share)) * self.prompts)
         scale = noise_scale(self.settings.radius_multiplier, (2 * size) ** 2, _core.count_grid)
@@ -170,7 +175,7 @@ class _Release(BaseRelease):
                 low = middle
         return (low + high) / 2
 
-    def _refined_mean(self, logprobs: NDArray[np.float32], radius: float) -> tuple[NDArray[np.int64], int]:
+    def _refined_mean(self, logprobs: Logprobs, radius: float) -> tuple[NDArray[np.int64], int]:
         """Algorithms 3 and 5: M times the noisy mean on a shrinking ball, and its noise, in grid steps."""
         settings = self.settings
         squared = Fraction(self.row_change.rows)
@@ -189,7 +194,7 @@ class _Release(BaseRelease):
             total = _core.noisy_sum_around(logprobs, centre, ball, self.prompts, scale, self.random_source)
         return total, scale
 
-    def _covers(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> bool:
+    def _covers(self, logprobs: Logprobs, centre: NDArray[np.int64], radius: float) -> bool:
         """Whether the ball holds μM rows, according to a noisy count."""
         scale = noise_scale(self.settings.coverage_multiplier, 1, _core.count_grid)
         held = _core.noisy_count_within(logprobs, centre, radius, scale, self.random_source)
@@ -200,11 +205,7 @@ class _Release(BaseRelease):
 
 
 class Preset(NamedTuple):
-    """One row of Tables 13 to 17, with M and N of its task.
-
-    The multipliers are for the paper's own accounting of fixed-size draws. A plan scales them to its own
-    budget, so only their ratios matter here.
-    """
+    """One row of Tables 13 to 17, with M and N of its task. A plan scales the multipliers to its budget."""
 
     mechanism: AdaDPSyn
     prompts: int

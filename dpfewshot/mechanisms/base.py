@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from dpfewshot.accounting.events import Event, PublishedAccounting
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.values import check_whole
+
+Logprobs: TypeAlias = NDArray[np.float32]
+"""Log-probabilities of tokens, in nats."""
 
 
 class RowChange(Enum):
@@ -70,24 +73,17 @@ class Draws:
 class Release(Protocol):
     """A mechanism at work on one demonstration: the only place where private numbers become a token."""
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
-        """The candidate tokens, ascending: a function of public numbers.
+    def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
+        """The candidate tokens, ascending: a function of public numbers, here of the whole vocabulary.
 
-        Args:
-            public_logprobs: of the prompt without records, shape (V,).
-            excluded: tokens that may not be released now.
+        `excluded` are tokens that may not be released now.
         """
         ...
 
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int | None:
+    def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int | None:
         """The index in the support of the released token, or None where the demonstration ends here.
 
-        Args:
-            logprobs: private, one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
-            public_logprobs: of the prompt without records, shape (support,).
-            permit: loses one token before anything is drawn.
+        The permit loses one token before anything is drawn. See `Predictions`.
         """
         ...
 
@@ -120,11 +116,7 @@ class Mechanism(ABC):
         """K, how many of the likeliest public tokens are candidates (RVP); None is the whole vocabulary."""
 
     def check(self, vocabulary_size: int) -> None:
-        """Refuse settings that the backend cannot serve, and settings outside their ranges.
-
-        Raises:
-            InvalidPlan: names the setting.
-        """
+        """Refuse with `InvalidPlan` settings that the backend cannot serve, or outside their ranges."""
         if self.top_k is None:
             return
         check_whole("top_k", self.top_k)
@@ -135,11 +127,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """The privacy event of a whole plan.
-
-        Raises:
-            InvalidPlan: the mechanism has no proof for such draws.
-        """
+        """The privacy event of a whole plan; `InvalidPlan` if the mechanism has no proof for such draws."""
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:  # noqa: B027 - None is the answer
         """The noise's standard deviation on a coordinate of the mean probability vector.
@@ -163,31 +151,26 @@ class Predictions(NamedTuple):
         public: of the prompt without records, shape (support,).
     """
 
-    private: NDArray[np.float32]
-    public: NDArray[np.float32]
+    private: Logprobs
+    public: Logprobs
 
 
 @dataclass
 class BaseRelease(ABC):
     """A release from the likeliest public tokens. Subclasses are dataclasses.
 
-    Attributes:
-        top_k: K of the reduced vocabulary; None is the whole vocabulary.
-        noise_multiplier: σ that every permit must have been charged for.
-        random_source: for tests alone; None is the operating system's generator.
+    Every permit must have been charged for `noise_multiplier`. `random_source` is for tests alone.
     """
 
     top_k: int | None
     noise_multiplier: float
     random_source: RandomSource | None
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
+    def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
         """The K likeliest public tokens. See `Release.support`."""
         return likeliest(public_logprobs, excluded, self.top_k)
 
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int:
+    def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int:
         """Use up one token of the permit, then choose. See `Release.token`."""
         permit.use(self.noise_multiplier)
         return self.choose(Predictions(logprobs, public_logprobs))
@@ -204,7 +187,7 @@ def check_range(name: str, value: Any, least: float, most: float) -> None:
         raise InvalidPlan(f"{name} must be a number between {least:g} and {most:g}, not {value!r}")
 
 
-def likeliest(public_logprobs: NDArray[np.float32], excluded: frozenset[int], top_k: int | None) -> list[int]:
+def likeliest(public_logprobs: Logprobs, excluded: frozenset[int], top_k: int | None) -> list[int]:
     """The reduced vocabulary (Tang et al., Algorithm 1, lines 7-9): the K likeliest public tokens, ascending.
 
     The support depends on public numbers alone, so it costs no privacy. A NaN counts as least likely. See

@@ -52,19 +52,14 @@ class SoftmaxMechanism(ExactChoice):
     )
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """Tokens of bounded range 2/σ: amplified by sampling as pure releases, or added up as zCDP ones.
-
-        Raises:
-            InvalidPlan: fixed-size draws.
-        """
+        """See `softmax_event`."""
         return softmax_event(draws, noise_multiplier, self.name)
 
 
 def pure_event(draws: Draws, epsilon: float, name: str) -> Event:
     """R releases on each draw, each ε₀-DP given the earlier ones; `epsilon` is ε₀, rounded up.
 
-    Raises:
-        InvalidPlan: fixed-size draws, for which the accountant has Gaussian pairs only.
+    Draws of a fixed size are refused: for them the accountant has Gaussian pairs only.
     """
     if draws.fixed_size is not None:
         raise InvalidPlan(
@@ -79,10 +74,7 @@ def softmax_event(draws: Draws, noise_multiplier: float, name: str) -> Event:
 
     Such a token has bounded range ε₀, which subsampling amplifies. It is also ρ-zCDP with ρ = ε₀²/8 =
     1/(2σ²); these ρ add up without amplification (docs/proofs/private-prediction.md). Both hold, so the
-    tighter one counts.
-
-    Raises:
-        InvalidPlan: fixed-size draws.
+    tighter one counts. Draws of a fixed size are refused.
     """
     epsilon = rounded_up(2 / Fraction(noise_multiplier))
     amplified = pure_event(draws, epsilon, name)

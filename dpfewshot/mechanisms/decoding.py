@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import check_range
+from dpfewshot.mechanisms.base import Logprobs, check_range
 
 PLAUSIBLE = 0.1
 """τ: the least share of the largest probability that a token needs."""
@@ -61,17 +61,13 @@ class Decoding:
     def token(
         self,
         mean: NDArray[np.float64],
-        public_logprobs: NDArray[np.float32],
+        public_logprobs: Logprobs,
         noise: float,
         random_source: RandomSource | None = None,
     ) -> int:
-        """The index of the token that follows from a released mean.
+        """The index of the token that follows from a released mean and the public prediction.
 
-        Args:
-            mean: noisy, shape (support,).
-            public_logprobs: of the prompt without records, shape (support,).
-            noise: the standard deviation of the noise on a coordinate of the mean.
-            random_source: for tests alone.
+        `noise` is the standard deviation on a coordinate of the mean. `random_source` is for tests alone.
         """
         scores = contrasted(mean, public_logprobs, noise, self.contrast) if self.contrast else mean
         return self.choose(scores, random_source)
@@ -79,8 +75,7 @@ class Decoding:
     def choose(self, scores: NDArray[np.float64], random_source: RandomSource | None = None) -> int:
         """The index of the largest score, or of one drawn by temperature and nucleus.
 
-        `scores` are of shape (support,), on any scale; negative ones count as 0. `random_source` is for tests
-        alone.
+        The scores are on any scale; negative ones count as 0.
         """
         if self.temperature == 0 or scores.max() <= 0:
             return int(np.argmax(scores))
@@ -88,22 +83,17 @@ class Decoding:
         order = np.argsort(-weights, kind="stable")
         cumulative = np.cumsum(weights[order])
         kept = int(np.searchsorted(cumulative, self.top_p * cumulative[-1])) + 1
-        position = (
-            int(_core.uniform_integers(_UNIFORM, 1, random_source)[0]) / _UNIFORM * cumulative[:kept][-1]
-        )
+        uniform = int(_core.uniform_integers(_UNIFORM, 1, random_source)[0]) / _UNIFORM
+        position = uniform * cumulative[kept - 1]
         return int(order[min(int(np.searchsorted(cumulative, position, side="right")), kept - 1)])
 
 
 def contrasted(
-    mean: NDArray[np.float64], public_logprobs: NDArray[np.float32], noise: float, contrast: float
+    mean: NDArray[np.float64], public_logprobs: Logprobs, noise: float, contrast: float
 ) -> NDArray[np.float64]:
     """The scores p̂ / (q + 2s)^α of the plausible tokens; -∞ for the others.
 
-    Args:
-        mean: p̂, shape (support,).
-        public_logprobs: log q up to a constant, shape (support,). A token without a number counts as q = 0.
-        noise: s ≥ 0.
-        contrast: α.
+    `public_logprobs` are log q up to a constant. A token without a number counts as q = 0.
     """
     finite = np.isfinite(public_logprobs)
     public = np.zeros(len(mean))

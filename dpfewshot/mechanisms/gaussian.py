@@ -62,15 +62,8 @@ class Gaussian(GaussianMechanism):
     """Sum of next-token probabilities plus Gaussian noise, then the largest.
 
     Args:
-        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
-            whole vocabulary.
-        temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
-            vector, all of which the analysis covers.
-        top_p: the nucleus of that draw, in (0, 1].
-        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range.
+        top_k: see `Mechanism`.
+        temperature, top_p, contrast: see `Decoding`.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -110,12 +103,7 @@ class _Release(BaseRelease):
 
 @dataclass
 class Noiseless(BaseRelease):
-    """The σ = 0 baseline of every mechanism: the mean, decoded. Results say `certified=False`.
-
-    Attributes:
-        top_k: K of the reduced vocabulary; None is the whole vocabulary.
-        decoding: of a mechanism that has one; else the largest is taken.
-    """
+    """The σ = 0 baseline of every mechanism: the mean, decoded. Results say `certified=False`."""
 
     noise_multiplier: float = field(default=0.0, init=False)
     random_source: RandomSource | None = field(default=None, init=False)

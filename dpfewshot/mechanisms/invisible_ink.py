@@ -20,11 +20,10 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, likeliest
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Logprobs, Predictions, Release, likeliest
 from dpfewshot.mechanisms.choice import SoftmaxMechanism, check_temperature, softmax_rate, solved_clip
 
 
@@ -35,9 +34,6 @@ class InvisibleInk(SoftmaxMechanism):
     Args:
         top_k: k of Top-k+, which keeps k candidates and those close behind; None is the whole vocabulary.
         temperature: τ in 0.001..1000.
-
-    Raises:
-        InvalidPlan: temperature outside its range.
     """
 
     name: ClassVar[str] = "invisible-ink"
@@ -72,7 +68,7 @@ class _Release(BaseRelease):
     prompts: int
     rate: Fraction
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
+    def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
         """Top-k+: the k likeliest, and those that one prompt could lift to them; at most the core's limit.
 
         A token without a finite public log-probability is a candidate only if no other is left.
@@ -102,7 +98,7 @@ class _Release(BaseRelease):
         )
 
 
-def _finite(public_logprobs: NDArray[np.float32]) -> NDArray[np.float32]:
+def _finite(public_logprobs: Logprobs) -> Logprobs:
     """The public row, or a flat one if it lacks a finite value for some candidate."""
     if np.isfinite(public_logprobs).all():
         return public_logprobs

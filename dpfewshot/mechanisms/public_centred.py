@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import common_factor
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Logprobs, Predictions, Release, check_range
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,
@@ -69,10 +69,6 @@ class PublicCentred(GaussianMechanism):
         refinements: the norms of further rounds, each around the last noisy mean; () is a single round.
         adapt: how the first round's C adapts to the norms; None keeps it constant.
         top_k, temperature, top_p, contrast: as in `Gaussian`.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check`
-            refuses the rest.
     """
 
     name: ClassVar[str] = "public-centred"
@@ -162,15 +158,13 @@ class _Release(BaseRelease):
         mean = total / (float(_core.grid) * self.draws.prompts)
         return self.settings.decoding.token(mean, predictions.public, self.noise, self.random_source)
 
-    def _noisy_sum(
-        self, logprobs: NDArray[np.float32], centre: NDArray[np.int64], clip: float
-    ) -> NDArray[np.int64]:
+    def _noisy_sum(self, logprobs: Logprobs, centre: NDArray[np.int64], clip: float) -> NDArray[np.int64]:
         """M·c + Σ clip_C(p_i - c) + noise, in grid steps."""
         squared = squared_clip_sensitivity(clip, self.draws.row_change, _core.grid)
         scale = noise_scale(self.multipliers.on_sum, squared, _core.grid)
         return _core.noisy_sum_around(logprobs, centre, clip, self.draws.prompts, scale, self.random_source)
 
-    def _share_within(self, logprobs: NDArray[np.float32], centre: NDArray[np.int64]) -> float:
+    def _share_within(self, logprobs: Logprobs, centre: NDArray[np.int64]) -> float:
         """The noisy share b, in 0..1, of rows whose difference has a norm of at most C.
 
         It is ½ + (Σ ±½)/M: centred so, one more row moves the sum by ½ in place of 1. The core sums the

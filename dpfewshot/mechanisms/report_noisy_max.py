@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
 from dpfewshot.exact import RandomSource, rounded_up
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, RowChange, check_range
+from dpfewshot.mechanisms.base import (
+    BaseRelease,
+    Draws,
+    Logprobs,
+    Predictions,
+    Release,
+    RowChange,
+    check_range,
+)
 from dpfewshot.mechanisms.choice import ExactChoice, pure_event
 
 _WINNER_ALONE = "its analysis covers the winner alone, not the noisy vector"
@@ -39,12 +47,8 @@ class ReportNoisyMax(ExactChoice):
     N > 1) on max-normalised vectors, in which an unsure prompt's favourite counts 1, however improbable.
 
     Args:
-        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
-            whole vocabulary.
+        top_k: see `Mechanism`.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off the sum.
-
-    Raises:
-        InvalidPlan: contrast outside its range.
     """
 
     name: ClassVar[str] = "report-noisy-max"
@@ -71,20 +75,15 @@ class ReportNoisyMax(ExactChoice):
 
 def noise_rate(noise_multiplier: float, row_change: RowChange) -> Fraction:
     """The exponential noise's rate per grid step, exact: ε₀/grid for monotone changes, else half of it."""
-    directions = 1 if row_change is RowChange.ADDED else 2
-    return 1 / (Fraction(noise_multiplier) * directions * _core.grid)
+    return 1 / (Fraction(noise_multiplier) * row_change.rows * _core.grid)
 
 
-def contrast_shift(public_logprobs: NDArray[np.float32], contrast: float, prompts: int) -> NDArray[np.int64]:
+def contrast_shift(public_logprobs: Logprobs, contrast: float, prompts: int) -> NDArray[np.int64]:
     """β·M times the votes of the public prompt, in grid steps, shape (support,): taken off the summed votes.
 
     It is public, so it changes every score by the same number in neighbouring data sets, and no sensitivity
-    (docs/proofs/report-noisy-max.md).
-
-    Args:
-        public_logprobs: of the prompt without records, shape (support,); one that is not finite has no votes.
-        contrast: β in 0..1.
-        prompts: M; more than 2^28 count as 2^28, so that scores stay within 64 bits.
+    (docs/proofs/report-noisy-max.md). More than 2^28 prompts count as 2^28, so that scores stay within 64
+    bits.
     """
     votes = _core.sum_of_max_normalised(public_logprobs[np.newaxis])
     return np.asarray(np.rint(contrast * min(prompts, 2**28) * votes), dtype=np.int64)

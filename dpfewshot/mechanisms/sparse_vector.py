@@ -39,7 +39,7 @@ from dpfewshot.accounting.events import (
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.exact.choice import discrete_laplace
-from dpfewshot.mechanisms.base import Draws, Mechanism, Release, RowChange
+from dpfewshot.mechanisms.base import Draws, Logprobs, Mechanism, Release, RowChange
 from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
@@ -60,9 +60,6 @@ class SparseVector(Mechanism):
         threshold: θ in (0, 2], an L1 distance of two distributions.
         releases: r ≥ 1, the most private tokens of one draw; the demonstration ends after them.
         test_share: w in (0, 1).
-
-    Raises:
-        InvalidPlan: a setting outside its range, or a sparse vector in a sparse vector.
     """
 
     mechanism: Mechanism
@@ -207,12 +204,10 @@ class _Release:
     _left: int = 0
     _permit: Permit | None = field(default=None, repr=False)
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
+    def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
         return self.inner.support(public_logprobs, excluded)
 
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int | None:
+    def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int | None:
         permit.use(self.noise_multiplier)
         if permit is not self._permit:  # a new draw, charged for r tests
             self._permit, self._left = permit, self.releases
@@ -228,7 +223,7 @@ class _Release:
         return self.inner.token(logprobs, public_logprobs, permit.pass_on())
 
 
-def distance(logprobs: NDArray[np.float32], public: NDArray[np.int64], prompts: int) -> int:
+def distance(logprobs: Logprobs, public: NDArray[np.int64], prompts: int) -> int:
     """‖Σ p_i - s·p_public‖₁ in grid steps: private. One row more or less changes it by at most `grid`.
 
     `public` are the public row's integers, shape (support,).

@@ -76,13 +76,11 @@ _MOST_WRITTEN: Final = 20 * LONGEST
 
 
 def checked(schema: object) -> str:
-    """A schema as a task keeps it: JSON, or a regular expression; "" for none.
+    """A schema as a task keeps it: JSON, or a regular expression.
 
     A mapping is a JSON schema, and so is a string that begins with a brace, which no regular expression does.
     Refuses with `InvalidTask` what cannot be used.
     """
-    if schema == "":
-        return ""
     if not isinstance(schema, (str, Mapping)):
         raise InvalidTask(f"the task's schema must be a mapping or a string, not {type(schema).__name__}")
     kept = schema if isinstance(schema, str) and not _JSON.match(schema) else _json(schema)

@@ -54,10 +54,6 @@ class Task:
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
             Small models repeat themselves. It has no effect beside a schema.
 
-    Raises:
-        InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
-            of `text_field` and `text_fields` are given; or the schema cannot be used.
-
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
         >>> task.preamble()
@@ -95,9 +91,8 @@ class Task:
         self._check_schema()
         self._check_example()
         if self.labels is not None:
-            object.__setattr__(
-                self, "labels", _checked_lines(self.labels, "label", "leave them out if labels are free")
-            )
+            labels = _checked_lines(self.labels, "label", "leave them out if labels are free")
+            object.__setattr__(self, "labels", labels)
 
     def _check_schema(self) -> None:
         if self.schema == "":
@@ -120,10 +115,7 @@ class Task:
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Read a task from a TOML file whose keys are the arguments above.
 
-        Without `labels`, labels are free.
-
-        Raises:
-            InvalidTask: names the file, which is missing, is not TOML, or does not describe a task.
+        An InvalidTask names a file that is missing, is not TOML, or does not describe a task.
         """
         settings = toml_tables(read_text(path, InvalidTask), path, InvalidTask)
         known = {field.name for field in fields(cls)}
@@ -150,9 +142,8 @@ class Task:
             if not label.strip():
                 raise InvalidTask(f"a label of task {self.name!r} must not be blank")
         elif label not in self.labels:
-            raise InvalidTask(
-                f"task {self.name!r} has no such label; its labels are {', '.join(self.labels)}"
-            )
+            known = ", ".join(self.labels)
+            raise InvalidTask(f"task {self.name!r} has no such label; its labels are {known}")
 
     @property
     def layout(self) -> TextLayout:
@@ -224,14 +215,7 @@ def _checked_lines(values: object, what: str, if_empty: str) -> tuple[str, ...]:
 
 
 def by_name(name: str) -> Task:
-    """A built-in task, or the one in a `.toml` file.
-
-    Args:
-        name: one of "agnews", "dbpedia", "trec", "mit-g", "mit-d", in any case and with `_` for `-`;
-            or a path that ends in ".toml".
-
-    Raises:
-        InvalidTask: there is no such task, or its file cannot be used.
+    """A built-in task, in any case and with `_` for `-`, or the one in a file that ends in ".toml".
 
     Example:
         >>> by_name("MIT_G").label_field
@@ -241,9 +225,8 @@ def by_name(name: str) -> Task:
         return Task.from_file(name)
     task = _BUILT_IN.get(name.lower().replace("_", "-"))
     if task is None:
-        raise InvalidTask(
-            f"unknown task {name!r}: choose {', '.join(_BUILT_IN)}, or the path of a .toml file"
-        )
+        known = ", ".join(_BUILT_IN)
+        raise InvalidTask(f"unknown task {name!r}: choose {known}, or the path of a .toml file")
     return task
 
 
