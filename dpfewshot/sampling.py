@@ -137,9 +137,8 @@ def _deciding_column(records: Records | StoredRecords) -> tuple[str, str]:
 def disjoint_parts(units: UnitSequence, parts: int) -> list[UnitSequence]:
     """Divide the units of a stratum into P parts by a fixed rule for each unit alone.
 
-    It reads the first record of each. The sizes of the parts are private. If a list were cut into equal
-    parts, one more unit would move every later one. A unit whose first record cannot be read is a null, in
-    no part.
+    The sizes of the parts are private. If a list were cut into equal parts, one more unit would move every
+    later one. A unit whose first record cannot be read is a null, in no part.
     """
     if parts == 1:
         return [units]
@@ -161,11 +160,8 @@ class Holdout:
     """Divides units into a part that generates and a part that chooses, by a fixed rule for each unit alone.
 
     See `_place` (docs/proofs/sampling.md, Lemma 4). A unit whose first record cannot be read is a null, in
-    neither part.
-
-    Args:
-        fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
-            decimal: 0.2 is exactly 1/5. 0 divides nothing: all units generate.
+    neither part. `fraction` f in [0, 1) is the expected share of units that choose; 0 divides nothing. A
+    float stands for its shortest decimal: 0.2 is exactly 1/5.
     """
 
     fraction: Fraction

@@ -93,7 +93,10 @@ class GaussianPair:
         z = np.maximum(0.5 / sigma + sigma * epsilons, -_FARTHEST)
         z_in = z - 1 / sigma
         kept, lost = ndtr(-z_in), np.exp(np.minimum(epsilons + log_ndtr(-z), 0.0))
-        errors = kept * _tail_roundings(z_in, sigma)
+        # The logarithm of a tail has a slope of at most 1 + max(z, 0), which is negligible far below 0. It
+        # multiplies the roundings of z_in = (x - 1)/σ, a difference, and those of e^{-z²/2}.
+        slope = np.where(z_in > -_FLAT, 1 + np.maximum(z_in, 0.0), 0.0)
+        errors = kept * (1 + slope * (1 + np.abs(z_in) + 1 / sigma))
         errors += lost * (1 + np.square(np.maximum(z, 0.0)) + np.abs(epsilons))
         return Curve(np.maximum(kept - lost, 0.0), ROUNDING * errors + _UNDERFLOW, lost)
 
@@ -103,17 +106,6 @@ class GaussianPair:
         ends = 1 + sigma * _quantile(below), 1 - sigma * _quantile(above)
         low, high = ((2 * x - 1) / (2 * sigma**2) for x in ends)
         return low, high
-
-
-def _tail_roundings(z: FloatArray, sigma: float) -> FloatArray:
-    """Relative roundings in Pr[N(0, 1) > z]: those of z = (x - 1)/σ, a difference, and of e^{-z²/2}.
-
-    The logarithm of the tail has a slope of at most 1 + max(z, 0), which is negligible far below 0.
-    """
-    return np.asarray(
-        1 + np.where(z > -_FLAT, (1 + np.maximum(z, 0.0)) * (1 + np.abs(z) + 1 / sigma), 0.0),
-        dtype=np.float64,
-    )
 
 
 def _quantile(probability: float) -> float:

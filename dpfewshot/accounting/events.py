@@ -69,9 +69,8 @@ class PoissonGaussian:
     Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
     (Zhu, Dong, Wang 2022, Theorem 11).
 
-    Args:
-        noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
-            tokens on one draw are one step at σ/√R.
+    `noise_multiplier` is σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
+    tokens on one draw are one step at σ/√R.
     """
 
     sampling_rate: float
@@ -91,10 +90,7 @@ class PoissonRandomizedResponse:
 
     Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
     probability e^ε₀ / (1 + e^ε₀) and 1-b otherwise (Kairouz, Oh, Viswanath 2015; Zhu, Dong, Wang 2022,
-    Theorem 11). R tokens on one draw are one step at R·ε₀.
-
-    Args:
-        epsilon: ε₀ in (0, 10⁶] of a step, before subsampling.
+    Theorem 11). `epsilon` is ε₀ in (0, 10⁶] before subsampling. R tokens on one draw are one step at R·ε₀.
     """
 
     sampling_rate: float
@@ -114,11 +110,8 @@ class PoissonBoundedRange:
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
     exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `curves.RangePair` is the
-    dominating pair without sampling (docs/proofs/bounded-range.md).
-
-    Args:
-        epsilon: ε₀ in (0, 200], the range of a step's losses, before subsampling.
-        steps: with q = 1 all may share one draw.
+    dominating pair without sampling (docs/proofs/bounded-range.md). `epsilon` is ε₀ in (0, 200] before
+    subsampling. With q = 1 all steps may share one draw.
     """
 
     sampling_rate: float
@@ -142,10 +135,7 @@ class PoissonProduct:
 
     Dominating pair of a step: with (A, B) the product of the queries' own pairs, (1-q)·B + q·A against B,
     in both directions (docs/proofs/product.md). It is tighter than adding the queries' ε before sampling.
-
-    Args:
-        queries: at least one, each with sampling_rate 1. A query's own `steps` say how often each draw
-            answers it.
+    Every query has sampling_rate 1, and its own `steps` say how often each draw answers it.
     """
 
     sampling_rate: float

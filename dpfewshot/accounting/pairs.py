@@ -66,9 +66,6 @@ def dominating_pairs(event: Event, *, lower: bool = False) -> Pairs:
 
     Both are the same for a symmetric relation, as replace-one is. With `lower`, curves of products, which are
     known through bounds, are at most the exact ones.
-
-    Raises:
-        InvalidPlan: the accountant does not know this kind of event.
     """
     match event:
         case PoissonGaussian(sampling_rate=q, noise_multiplier=sigma):

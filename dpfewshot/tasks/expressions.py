@@ -62,14 +62,8 @@ def letters_of_strings() -> str:
 def portable(expression: str, *, in_json: bool = False) -> str:
     r"""An expression of a user in the syntax that `automaton_of` reads. It holds for whole texts.
 
-    No text has a control character or a line break. `\d` is [0-9], `\w` is [0-9A-Za-z_], and `\s` a space.
-
-    Args:
-        expression: letters, classes, groups, `|` and repetitions, and anchors at the ends of the whole.
-        in_json: whether what matches is the inside of a JSON string: without quotes and backslashes.
-
-    Raises:
-        InvalidTask: says what cannot be used.
+    No text has a control character or a line break, and the inside of a JSON string has no quotes and no
+    backslashes. `\d` is [0-9], `\w` is [0-9A-Za-z_], and `\s` a space. An InvalidTask says what is refused.
 
     Example:
         >>> portable(r"^[A-Z]{2}-\d+$")

@@ -22,11 +22,7 @@ class TextLayout:
     Several fields make one text, as in `Record.text` and `Demonstration.text`: each value behind its field's
     name, and a blank line between two of them, which no value contains.
 
-    Args:
-        fields: the fields' names, at least one.
-        multiline: whether values keep their line breaks.
-        schema: what a generated text must match: a JSON schema, or a regular expression; "" for any text.
-        no_repeat_ngram_size, example: see `Task`.
+    `fields` are their names. The other arguments are those of a `Task`.
 
     Example:
         >>> layout = TextLayout(("Subject", "Body"))
