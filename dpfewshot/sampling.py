@@ -63,13 +63,8 @@ class PoissonSampler:
 
     def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
         """Assign every drawn unit by itself, in the units' order. See `Sampler.draw`."""
-        drawn, assigned = _core.poisson_subsets(
-            len(sizes),
-            self.sampling_rate.numerator,
-            self.sampling_rate.denominator,
-            self.subsets,
-            self.random_source,
-        )
+        rate = self.sampling_rate.as_integer_ratio()
+        drawn, assigned = _core.poisson_subsets(len(sizes), *rate, self.subsets, self.random_source)
         subsets: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for unit, subset in zip(drawn.tolist(), assigned.tolist(), strict=True):
             prompt = unit if self.records_per_prompt == 1 else subset

@@ -87,14 +87,9 @@ class _Release(BaseRelease):
         return kept
 
     def choose(self, predictions: Predictions) -> int:
+        public, rate = _finite(predictions.public), self.rate.as_integer_ratio()
         return _core.sample_of_clipped_differences(
-            predictions.private,
-            _finite(predictions.public),
-            self.clip,
-            self.prompts,
-            self.rate.numerator,
-            self.rate.denominator,
-            self.random_source,
+            predictions.private, public, self.clip, self.prompts, *rate, self.random_source
         )
 
 

@@ -85,6 +85,5 @@ class _Release(BaseRelease):
     rate: Fraction
 
     def choose(self, predictions: Predictions) -> int:
-        return _core.sample_of_clipped_logits(
-            predictions.private, self.clip, self.rate.numerator, self.rate.denominator, self.random_source
-        )
+        rate = self.rate.as_integer_ratio()
+        return _core.sample_of_clipped_logits(predictions.private, self.clip, *rate, self.random_source)

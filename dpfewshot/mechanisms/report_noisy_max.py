@@ -100,4 +100,4 @@ class _Release(BaseRelease):
     def choose(self, predictions: Predictions) -> int:
         scores = _core.sum_of_max_normalised(predictions.private)
         scores -= contrast_shift(predictions.public, self.contrast, self.prompts)
-        return _core.permute_and_flip(scores, self.rate.numerator, self.rate.denominator, self.random_source)
+        return _core.permute_and_flip(scores, *self.rate.as_integer_ratio(), self.random_source)

@@ -189,7 +189,7 @@ class AboveThreshold:
         return query + self._noise(self._rate / 2) < self._noisy_threshold
 
     def _noise(self, rate: Fraction) -> int:
-        return discrete_laplace(rate.numerator, rate.denominator, self._random_source)
+        return discrete_laplace(*rate.as_integer_ratio(), self._random_source)
 
 
 @dataclass
