@@ -30,7 +30,6 @@ from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import (
     AdaDPSyn,
-    ClippingQuantile,
     Draws,
     Gaussian,
     InvisibleInk,
@@ -100,10 +99,6 @@ SETTINGS = (
     Setting(CENTRED_ONCE, always(PublicCentred(clip=0.5, refinements=(), contrast=0))),
     Setting(
         "public-centred, one round, C = 0.7", always(PublicCentred(clip=0.7, refinements=(), contrast=0))
-    ),
-    Setting(
-        "public-centred, one round, adaptive",
-        always(PublicCentred(refinements=(), adapt=ClippingQuantile(0.9), contrast=0)),
     ),
     Setting(CENTRED, always(PublicCentred(contrast=0))),
     Setting(ADADPSYN_PUBLISHED, preset, RowChange.REPLACED, published=True),

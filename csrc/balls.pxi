@@ -4,17 +4,11 @@
 # has none of its own. A radius r is floor(r · grid) steps, and squared distances are compared as integers.
 
 
-cdef struct Sides:
-    int64_t inside
-    int64_t outside
-
-
-cdef int count_sides(
-    const float[:, ::1] rows, const int32_t* centre, int64_t radius, Sides* sides
-) except -1 nogil:
+cdef int64_t rows_within(const float[:, ::1] rows, const int32_t* centre, int64_t radius) except -1 nogil:
     cdef Py_ssize_t width = rows.shape[1]
     cdef Py_ssize_t row
     cdef uint128 allowed = <uint128>radius * radius
+    cdef int64_t found = 0
     if rows.shape[0] == 0 or width == 0:
         return 0
     cdef int32_t* integers = <int32_t*>malloc(width * sizeof(int32_t))
@@ -26,21 +20,9 @@ cdef int count_sides(
             continue
         subtract(integers, centre, width)
         if squared_norm(integers, width) <= allowed:
-            sides.inside += 1
-        else:
-            sides.outside += 1
+            found += 1
     free(integers)
-    return 0
-
-
-cdef Sides sides_of(const float[:, ::1] rows, centre, radius):
-    cdef const int32_t[::1] narrow = _narrow_centre(rows, centre)
-    cdef int64_t steps = _radius_steps(radius)
-    cdef Sides sides = Sides(0, 0)
-    if narrow.shape[0]:
-        with nogil:
-            count_sides(rows, &narrow[0], steps, &sides)
-    return sides
+    return found
 
 
 def _radius_steps(radius):
@@ -61,13 +43,13 @@ def count_within(const float[:, ::1] logprobs, const int64_t[::1] centre, double
     Raises:
         ValueError: the radius or a coordinate of the centre is outside its range, or the widths differ.
     """
-    return sides_of(logprobs, centre, radius).inside
-
-
-def balance_within(const float[:, ::1] logprobs, const int64_t[::1] centre, double radius):
-    """How many more rows lie within the radius of the centre than outside. Arguments as in `count_within`."""
-    cdef Sides sides = sides_of(logprobs, centre, radius)
-    return sides.inside - sides.outside
+    cdef const int32_t[::1] narrow = _narrow_centre(logprobs, centre)
+    cdef int64_t steps = _radius_steps(radius)
+    cdef int64_t found = 0
+    if narrow.shape[0]:
+        with nogil:
+            found = rows_within(logprobs, &narrow[0], steps)
+    return found
 
 
 def noisy_count_within(
@@ -78,16 +60,6 @@ def noisy_count_within(
     One row more or less, or one row replaced, changes the count by at most 1.
     """
     return noisy_counts([count_within(logprobs, centre, radius)], scale, source)[0]
-
-
-def noisy_balance_within(
-    const float[:, ::1] logprobs, const int64_t[::1] centre, double radius, scale, source=None
-):
-    """count_grid · `balance_within` + round(N(0, scale²)), an int; the noise is in steps of 1/count_grid.
-
-    One row more or less changes the balance by at most 1, one row replaced by at most 2.
-    """
-    return noisy_counts([balance_within(logprobs, centre, radius)], scale, source)[0]
 
 
 cdef noisy_counts(counts, scale, source):

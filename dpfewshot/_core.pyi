@@ -64,15 +64,7 @@ def sample_of_clipped_differences(
     source: RandomSource | None = None,
 ) -> int: ...
 def count_within(logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> int: ...
-def balance_within(logprobs: NDArray[np.float32], centre: NDArray[np.int64], radius: float) -> int: ...
 def noisy_count_within(
-    logprobs: NDArray[np.float32],
-    centre: NDArray[np.int64],
-    radius: float,
-    scale: int,
-    source: RandomSource | None = None,
-) -> int: ...
-def noisy_balance_within(
     logprobs: NDArray[np.float32],
     centre: NDArray[np.int64],
     radius: float,

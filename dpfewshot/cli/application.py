@@ -62,8 +62,8 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            close = get_close_matches(args[0], _COMMANDS, n=1)
-            error.message += f" Did you mean {close[0]!r}?" if close else ""
+            for close in get_close_matches(args[0], _COMMANDS, n=1):
+                raise click.UsageError(f"{error.message} Did you mean {close!r}?", ctx) from None
             raise
 
     def invoke(self, ctx: click.Context) -> object:

@@ -25,7 +25,7 @@ from dpfewshot.mechanisms.base import (
 from dpfewshot.mechanisms.gaussian import Gaussian, Noiseless
 from dpfewshot.mechanisms.invisible_ink import InvisibleInk
 from dpfewshot.mechanisms.private_prediction import PrivatePrediction
-from dpfewshot.mechanisms.public_centred import ClippingQuantile, PublicCentred
+from dpfewshot.mechanisms.public_centred import PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
 from dpfewshot.mechanisms.sparse_vector import SparseVector
 
@@ -33,7 +33,6 @@ __all__ = [
     "MECHANISMS",
     "AdaDPSyn",
     "BaseRelease",
-    "ClippingQuantile",
     "Draws",
     "FixedSize",
     "Gaussian",

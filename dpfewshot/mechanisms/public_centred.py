@@ -12,17 +12,13 @@ as the public one. Proof of the sensitivities: docs/proofs/public-centred.md.
 The prompts often agree with each other more than with the public one. So further rounds ask again, around
 the distribution nearest to the last noisy mean in place of q, with a smaller norm: AdaDPSyn without its
 search for the radius. The rounds share the noise multiplier: each has σ·√rounds.
-
-C may adapt to a quantile of the norms (Andrew, Thakkar, Ramaswamy, McMahan 2021, Algorithm 1): with b the
-noisy share of norms up to C, and γ the quantile, C becomes C·exp(-η(b - γ)). A share of 1/σ² pays for the
-count, so a token has multiplier σ with or without it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,29 +41,12 @@ MOST_CLIP = math.sqrt(2)
 
 
 @dataclass(frozen=True)
-class ClippingQuantile:
-    """How the clipping norm adapts to the norms of the differences.
-
-    Args:
-        quantile: γ in (0, 1), the target share of rows that C does not clip.
-        learning_rate: η > 0 of the geometric update of C after each token.
-        budget_share: the share of 1/σ², in (0, 1), that pays for the count.
-    """
-
-    quantile: float = 0.7
-    learning_rate: float = 0.2
-    budget_share: float = 0.05
-
-
-@dataclass(frozen=True)
 class PublicCentred(GaussianMechanism):
     """Gaussian noise on the sum of clipped differences to the public distribution.
 
     Args:
-        clip: C in [2⁻¹⁰, √2], the L2 norm to which differences of distributions are clipped; if it adapts,
-            each demonstration starts with it.
+        clip: C in [2⁻¹⁰, √2], the L2 norm to which differences of distributions are clipped.
         refinements: the norms of further rounds, each around the last noisy mean; () is a single round.
-        adapt: how the first round's C adapts to the norms; None keeps it constant.
         top_k, temperature, top_p, contrast: as in `Gaussian`.
     """
 
@@ -75,7 +54,6 @@ class PublicCentred(GaussianMechanism):
     top_k: int | None = 100
     clip: float = 0.7
     refinements: tuple[float, ...] = (0.3, 0.1)
-    adapt: ClippingQuantile | None = None
     temperature: float = 0.0
     top_p: float = 1.0
     contrast: float = 0.5
@@ -91,49 +69,32 @@ class PublicCentred(GaussianMechanism):
         super().check(vocabulary_size)
         for clip in (self.clip, *self.refinements):
             check_range("clip", clip, LEAST_CLIP, MOST_CLIP)
-        if self.adapt is not None:
-            check_range("quantile", self.adapt.quantile, 0.01, 0.99)
-            check_range("learning_rate", self.adapt.learning_rate, 0.001, 10)
-            check_range("budget_share", self.adapt.budget_share, 0.001, 0.999)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
-        """σ·Δ/M of the first round at its initial C. Refinements add less noise."""
-        on_sum = self.multipliers(noise_multiplier).on_sum
-        return on_sum * draws.row_change.rows * self.clip / draws.prompts
+        """σ·Δ/M of the first round. Refinements add less noise."""
+        round_multiplier = self.round_multiplier(noise_multiplier)
+        return round_multiplier * draws.row_change.rows * self.clip / draws.prompts
 
-    def multipliers(self, noise_multiplier: float) -> Multipliers:
-        """The queries' noise multipliers, whose combined multiplier is at least σ."""
-        sums = 1 + len(self.refinements)
-        share = 0.0 if self.adapt is None else self.adapt.budget_share
-        on_sum = math.sqrt(sums / (1 - share))
-        on_count = 1 / math.sqrt(share) if share else math.inf
-        queries = [on_sum] * sums + [on_count] * (share > 0)
-        factor = common_factor(queries, noise_multiplier)
-        return Multipliers(factor * on_sum, factor * on_count)
+    def round_multiplier(self, noise_multiplier: float) -> float:
+        """The noise multiplier of each round, whose combined multiplier is at least σ."""
+        rounds = 1 + len(self.refinements)
+        return common_factor([math.sqrt(rounds)] * rounds, noise_multiplier) * math.sqrt(rounds)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> Release:
         """See `Mechanism.start`."""
-        multipliers = self.multipliers(noise_multiplier)
-        return _Release(self.top_k, noise_multiplier, random_source, self, draws, multipliers, self.clip)
-
-
-class Multipliers(NamedTuple):
-    """Noise multipliers of one token's queries, each over its own sensitivity; ∞ for a query not asked."""
-
-    on_sum: float
-    on_count: float
+        round_multiplier = self.round_multiplier(noise_multiplier)
+        return _Release(self.top_k, noise_multiplier, random_source, self, draws, round_multiplier)
 
 
 @dataclass
 class _Release(BaseRelease):
-    """One demonstration's release. Its clipping norm is a function of earlier releases."""
+    """One demonstration's release."""
 
     settings: PublicCentred
     draws: Draws
-    multipliers: Multipliers
-    clip: float = field(repr=False)
+    round_multiplier: float
 
     @property
     def noise(self) -> float:
@@ -142,36 +103,20 @@ class _Release(BaseRelease):
         The last round corrects its centre by as little as its norm, so the centre's noise is what remains.
         """
         clips = (self.settings.clip, *self.settings.refinements)
-        return self.multipliers.on_sum * self.draws.row_change.rows * clips[-2:][0] / self.draws.prompts
+        return self.round_multiplier * self.draws.row_change.rows * clips[-2:][0] / self.draws.prompts
 
     def choose(self, predictions: Predictions) -> int:
-        """The token of the noisy sum. Then C moves towards its quantile."""
+        """The token of the last round's noisy sum."""
         rows = predictions.private
         public = _core.sum_of_probabilities(predictions.public[np.newaxis])  # 0 for a row that is not finite
-        total = self._noisy_sum(rows, public, self.clip)
+        total = self._noisy_sum(rows, public, self.settings.clip)
         for radius in self.settings.refinements:
             total = self._noisy_sum(rows, nearest_distribution(total, self.draws.prompts), radius)
-        if self.settings.adapt is not None:
-            share = self._share_within(rows, public)
-            moved = math.exp(-self.settings.adapt.learning_rate * (share - self.settings.adapt.quantile))
-            self.clip = min(max(self.clip * moved, LEAST_CLIP), MOST_CLIP)
         mean = total / (float(_core.grid) * self.draws.prompts)
         return self.settings.decoding.token(mean, predictions.public, self.noise, self.random_source)
 
     def _noisy_sum(self, logprobs: Logprobs, centre: NDArray[np.int64], clip: float) -> NDArray[np.int64]:
         """M·c + Σ clip_C(p_i - c) + noise, in grid steps."""
         squared = squared_clip_sensitivity(clip, self.draws.row_change, _core.grid)
-        scale = noise_scale(self.multipliers.on_sum, squared, _core.grid)
+        scale = noise_scale(self.round_multiplier, squared, _core.grid)
         return _core.noisy_sum_around(logprobs, centre, clip, self.draws.prompts, scale, self.random_source)
-
-    def _share_within(self, logprobs: Logprobs, centre: NDArray[np.int64]) -> float:
-        """The noisy share b, in 0..1, of rows whose difference has a norm of at most C.
-
-        It is ½ + (Σ ±½)/M: centred so, one more row moves the sum by ½ in place of 1. The core sums the
-        signs, which change by 1 with one more row and by 2 where a row is replaced.
-        """
-        moved = self.draws.row_change.rows
-        scale = noise_scale(self.multipliers.on_count, moved**2, _core.count_grid)
-        balance = _core.noisy_balance_within(logprobs, centre, self.clip, scale, self.random_source)
-        share = 0.5 + 0.5 * balance / _core.count_grid / self.draws.prompts
-        return min(max(share, 0.0), 1.0)

@@ -21,7 +21,6 @@ from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.mechanisms import (
     MECHANISMS,
     AdaDPSyn,
-    ClippingQuantile,
     Draws,
     FixedSize,
     Gaussian,
@@ -52,7 +51,7 @@ SIMPLE: dict[str, Make] = {
     "gaussian": Gaussian,
     "gaussian, drawn": partial(Gaussian, temperature=0.8, top_p=0.9),
     "public-centred": PublicCentred,
-    "public-centred, one round, adaptive": partial(PublicCentred, refinements=(), adapt=ClippingQuantile()),
+    "public-centred, one round": partial(PublicCentred, refinements=()),
     "public-centred, drawn": partial(PublicCentred, temperature=0.8, top_p=0.9),
     "adadpsyn": AdaDPSyn,
     "report noisy max": ReportNoisyMax,

@@ -18,7 +18,6 @@ from dpfewshot.accounting.events import FixedSizeGaussian, PoissonGaussian
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.mechanisms import (
     AdaDPSyn,
-    ClippingQuantile,
     Draws,
     FixedSize,
     Gaussian,
@@ -95,7 +94,7 @@ def test_grouped_prompts_get_root_two_more_noise(monkeypatch: pytest.MonkeyPatch
     assert scales[1] / scales[0] == pytest.approx(math.sqrt(2), rel=1e-7)
 
 
-@pytest.mark.parametrize("mechanism", [Gaussian(), AdaDPSyn(), PublicCentred(adapt=ClippingQuantile())])
+@pytest.mark.parametrize("mechanism", [Gaussian(), AdaDPSyn(), PublicCentred()])
 def test_a_block_is_one_gaussian_draw_with_less_noise(mechanism: Mechanism) -> None:
     event = mechanism.event(dataclasses.replace(DRAWS, tokens_per_draw=9), 3.0)
     assert isinstance(event, PoissonGaussian)

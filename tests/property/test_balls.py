@@ -58,7 +58,6 @@ def score(core: ModuleType, matrix: Matrix, radius: float, size: int) -> int:
 @settings(max_examples=200, deadline=None)
 def test_compiled_is_the_twin(matrix: Matrix, centre, radius: float, size: int) -> None:
     assert _core.count_within(matrix, centre, radius) == twins.count_within(matrix, centre, radius)
-    assert _core.balance_within(matrix, centre, radius) == twins.balance_within(matrix, centre, radius)
     assert _core.Distances(matrix).scores(RADII, size) == twins.Distances(matrix).scores(RADII, size)
 
 
@@ -84,13 +83,8 @@ def test_one_row_moves_a_count_by_one(core: ModuleType, case, centre, radius: fl
     def count(*more: Matrix) -> int:
         return core.count_within(stacked(matrix, *more), centre, radius)
 
-    def balance(*more: Matrix) -> int:
-        return core.balance_within(stacked(matrix, *more), centre, radius)
-
     assert 0 <= count(row) - count() <= 1
     assert abs(count(row) - count(other)) <= 1
-    assert abs(balance(row) - balance()) <= 1
-    assert abs(balance(row) - balance(other)) <= 2
 
 
 @cores
@@ -135,7 +129,6 @@ def test_the_bounds_of_the_counts_are_reached() -> None:
     near = certain(7)
     nobody = np.empty((0, 20), dtype=np.float32)
     assert [_core.count_within(m, centre, 0.5) for m in (nobody, near, far)] == [0, 1, 0]
-    assert [_core.balance_within(m, centre, 0.5) for m in (nobody, near, far)] == [0, 1, -1]
 
 
 # ---- controls: wrong forms that the bounds above catch -----------------------------------------------------
@@ -171,19 +164,6 @@ def test_control_a_share_of_the_rows_that_are_there_breaks_the_bound() -> None:
     assert abs(share(1, 0) - share(1)) > 1
 
 
-def test_control_an_absent_row_that_counts_as_outside_moves_the_balance_by_two() -> None:
-    """The same as inside - (M - inside): a row more is then worth 2, not 1."""
-    centre = _core.sum_of_probabilities(certain(0))
-
-    def wrong(*tokens: int) -> int:
-        return 2 * _core.count_within(certain(*tokens), centre, 0.5) - 10
-
-    assert wrong(0, 0) - wrong(0) == 2
-    assert (
-        _core.balance_within(certain(0, 0), centre, 0.5) - _core.balance_within(certain(0), centre, 0.5) == 1
-    )
-
-
 # ---- known cases -----------------------------------------------------------------------------------------
 
 
@@ -212,7 +192,6 @@ def test_bad_rows_are_in_no_ball_and_have_none(core: ModuleType, bad: list[float
     matrix = np.array([bad, bad], dtype=np.float32)
     nowhere = np.zeros(2, dtype=np.int64)
     assert core.count_within(matrix, nowhere, math.sqrt(2)) == 0
-    assert core.balance_within(matrix, nowhere, 0.0) == 0
     assert core.Distances(matrix).scores([1.0], 2) == [0]
 
 
@@ -229,7 +208,7 @@ def test_arguments_out_of_range_are_refused(core: ModuleType) -> None:
             core.Distances(matrix).scores([0.1], size)
     for bad in (np.array([0, 0]), np.array([0, -1, 0]), np.array([0, GRID + 1, 0])):
         with pytest.raises(ValueError, match=r"public|centre"):
-            core.balance_within(matrix, bad, 0.1)
+            core.count_within(matrix, bad, 0.1)
 
 
 def test_noisy_queries_are_the_noiseless_ones_on_the_grid_of_counts() -> None:
@@ -241,7 +220,6 @@ def test_noisy_queries_are_the_noiseless_ones_on_the_grid_of_counts() -> None:
 
     noise = _core.rounded_normals(800, 2, source).tolist()
     assert _core.noisy_count_within(matrix, centre, 0.1, 800, source) == 2 * _core.count_grid + noise[0]
-    assert _core.noisy_balance_within(matrix, centre, 0.1, 800, source) == noise[0]
     assert distances.noisy_scores([0.1, 0.2], 3, 800, source) == [5 * _core.count_grid + z for z in noise]
 
 

@@ -114,7 +114,6 @@ def contrasted_votes(rows: Matrix, setting: Setting) -> Answer:
 QUERIES = (
     Query("GoodRadius", score, lambda *_: (2 * SIZE - 1) ** 2),
     Query("coverage", lambda m, _: np.array([_core.count_within(m, MIXED, 0.6)]), lambda *_: 1),
-    Query("balance", lambda m, _: np.array([_core.balance_within(m, MIXED, 0.6)]), lambda c, _: c.rows**2),
     Query("first mean", lambda m, _: _core.sum_of_probabilities(m), lambda c, _: c.rows * GRID**2),
     Query("later mean, certain centre", mean_around(CERTAIN), exact_clip),
     Query("later mean, split centre", mean_around(SPLIT), exact_clip),

@@ -126,7 +126,7 @@ def present(logprobs) -> list[Integers]:
     return [integers for row in logprobs if (integers := probabilities(row)) is not None]
 
 
-def sides_of(logprobs, centre, radius: float) -> list[bool]:
+def within(logprobs, centre, radius: float) -> list[bool]:
     if logprobs.shape[1] != len(centre) or not ((centre >= 0) & (centre <= grid)).all():
         raise ValueError("the centre does not fit")
     bound = radius_steps(radius) ** 2
@@ -134,11 +134,7 @@ def sides_of(logprobs, centre, radius: float) -> list[bool]:
 
 
 def count_within(logprobs, centre, radius: float) -> int:
-    return sum(sides_of(logprobs, centre, radius))
-
-
-def balance_within(logprobs, centre, radius: float) -> int:
-    return sum(1 if inside else -1 for inside in sides_of(logprobs, centre, radius))
+    return sum(within(logprobs, centre, radius))
 
 
 class Distances:

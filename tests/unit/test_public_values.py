@@ -43,9 +43,9 @@ def test_a_list_that_changes_later_changes_nothing(value: object, name: str, giv
 def test_a_list_that_grows_after_the_plan_adds_no_round() -> None:
     norms = [0.3]
     mechanism = PublicCentred(top_k=None, refinements=norms)  # type: ignore[arg-type]
-    scale, plain = mechanism.multipliers(1.0), PublicCentred(top_k=None, refinements=(0.3,))
+    scale, plain = mechanism.round_multiplier(1.0), PublicCentred(top_k=None, refinements=(0.3,))
     norms += [0.3] * 5
-    assert mechanism.multipliers(1.0) == scale
+    assert mechanism.round_multiplier(1.0) == scale
     assert mechanism == plain
 
 
