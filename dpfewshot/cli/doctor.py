@@ -242,6 +242,7 @@ def demo(*, project: Project, as_json: bool) -> None:
 
 def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:
     """The demo's synthesizer: planned, with work for a minute on two cores (docs/decisions/defaults.md)."""
+    from dpfewshot.mechanisms import PublicCentred
     from dpfewshot.planning.population import default_delta
     from dpfewshot.planning.settings import Settings
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -253,6 +254,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
         tickets,
         backend,
         budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
+        mechanism=PublicCentred(),
         max_tokens=MAX_TOKENS,
         settings=Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
     )
