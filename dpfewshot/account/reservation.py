@@ -61,6 +61,8 @@ class Reservation:
         resumed: whether an earlier run may have drawn, so that nothing comes back.
 
     Attributes:
+        entry: the account's number for the plan; 0 without an account.
+        identifier: the random one that certificates name; None where no ledger keeps one.
         released: the lines of the demonstrations that are released. Public.
         unfinished: released tokens of demonstrations in progress, by their label. Whoever draws appends.
         asked: whether a draw was requested from the account. It may have charged one and lost the answer, so
@@ -79,12 +81,12 @@ class Reservation:
         self._account = account
         self._durable = account is not None and account.durable
         self._terms = terms
-        self._reserved = reserved
+        self.entry, self.identifier = reserved
         self._lease = draws.lease
         self._left = draws.left
         self._ahead = 0  # charged, and not made
         self._recorded = draws.progress  # as the account has it
-        self._unrecorded: _Release | None = None  # it may be recorded, its answer lost
+        self._unrecorded: tuple[Mapping[str, object], str] | None = None  # or recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
@@ -95,11 +97,7 @@ class Reservation:
 
     @classmethod
     def make(cls, account: Account | None, terms: Terms) -> Reservation:
-        """Reserve a whole plan.
-
-        Raises:
-            BudgetExceeded: the cost does not fit; nothing is reserved.
-        """
+        """Reserve a whole plan, as `Account.reserve` does."""
         draws = DrawCounts(terms.draws, new_lease(), key=terms.key)
         if account is None or terms.cost is None:
             return cls(None, terms, Reserved(0, None), draws)
@@ -118,9 +116,6 @@ class Reservation:
 
         Args:
             run: the account's numbers of its entries, and what was reserved for each.
-
-        Raises:
-            LedgerError: an entry is another plan's; none is taken over.
         """
         claims = [
             Claim(entry, terms.scope, terms.cost, terms.details, new_lease())
@@ -134,16 +129,6 @@ class Reservation:
         """Leave everything to the parent: it makes the draws, and settles the entry or gives it back."""
         self._lock = threading.Lock()  # a thread of the parent may have held the old one
         self._inherited = self._closed = True
-
-    @property
-    def entry(self) -> int:
-        """The account's number for the plan; 0 without an account."""
-        return self._reserved.entry
-
-    @property
-    def identifier(self) -> str | None:
-        """The random identifier that certificates name; None where no ledger keeps one."""
-        return self._reserved.reservation
 
     def holds(self, lease: str) -> bool:
         """Whether it may draw while the entry has this lease."""
@@ -191,10 +176,8 @@ class Reservation:
         """
         with self._lock:
             self._check_own()
-            released = [*self.released, line]
-            unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
-            self._unrecorded = _Release(released, unfinished, digest)
-            self._record(self._unrecorded)
+            self._unrecorded = line, digest
+            self._record(*self._unrecorded)
 
     def finish_release(self) -> Mapping[str, object] | None:
         """Record what `release` failed to record, and return its line; None if there is nothing.
@@ -205,16 +188,18 @@ class Reservation:
             if self._unrecorded is None:
                 return None
             self._check_own()
-            self._record(self._unrecorded)
+            self._record(*self._unrecorded)
             return self.released[-1]
 
-    def _record(self, made: _Release) -> None:
+    def _record(self, line: Mapping[str, object], digest: str) -> None:
         """Record a release; with the same progress as before, the account records it once."""
+        released = [*self.released, line]
+        unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
-            progress = _as_json(made.released, made.unfinished)
-            self._account.record_release(self.entry, self._lease, made.digest, progress)
+            progress = _as_json(released, unfinished)
+            self._account.record_release(self.entry, self._lease, digest, progress)
             self._recorded = progress
-        self.released, self.unfinished, self._unrecorded = made.released, made.unfinished, None
+        self.released, self.unfinished, self._unrecorded = released, unfinished, None
 
     def hand_over(self) -> None:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
@@ -258,7 +243,7 @@ class Reservation:
         """Give back what was charged and not made. What fails to come back counts as made."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
-                self._record(self._unrecorded)
+                self._record(*self._unrecorded)
         if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
             return
         count, self._ahead = self._ahead, 0  # first: after a lost answer nothing may come back twice
@@ -269,15 +254,6 @@ class Reservation:
 
     def _progress(self) -> str:
         return _as_json(self.released, self.unfinished) if self._durable else ""
-
-
-@dataclass(frozen=True)
-class _Release:
-    """A demonstration that is being recorded: all lines with it, what is unfinished beside it, its hash."""
-
-    released: list[Mapping[str, object]]
-    unfinished: dict[str, list[int]]
-    digest: str
 
 
 def _as_json(released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]]) -> str:
