@@ -36,19 +36,11 @@ class Provenance:
 
     def short(self) -> Provenance:
         """The same with 16 hexadecimal digits of each hash."""
-        parts = {name: each.partition(":") for name, each in self.details().items()}
-        return Provenance(
-            **{
-                name: f"{kind}:{value if kind == CLAIMED else value[:_SHORT]}"
-                for name, (kind, _, value) in parts.items()
-            }
-        )
-
-
-CLAIMED = "claimed"
-"""The kind of a model's identity that a server states."""
-
-_SHORT = 16
+        short = {}
+        for name, told in self.details().items():
+            kind, _, value = told.partition(":")
+            short[name] = told if kind == "claimed" else f"{kind}:{value[:16]}"
+        return Provenance(**short)
 
 
 @dataclass(frozen=True, slots=True)

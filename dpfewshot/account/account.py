@@ -56,12 +56,7 @@ NAME_IT: Final = (
 
 
 class Reserved(NamedTuple):
-    """What an account gives for a reserved plan.
-
-    Attributes:
-        entry: its number in the account.
-        reservation: its random identifier, which certificates name; None for an account in memory.
-    """
+    """A reserved plan: its number, and the random name that certificates have of it; None in memory."""
 
     entry: int
     reservation: str | None
@@ -229,11 +224,10 @@ class Account:
         what a plan over it may still cost, and `plans_left` how many more plans like the account's last fit.
         """
         standing = self._store.standing()
-        budget, spent = standing.limit.as_budget(), standing.spent.as_spend()
         return {
             "dataset": self.dataset,
-            "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-            "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+            "budget": asdict(standing.limit.as_remainder()),
+            "spent": asdict(standing.spent.as_spend()),
             "entries": standing.totals.count,
             "strata": [
                 {
@@ -334,11 +328,7 @@ class Account:
     def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
         """Give back draws that were charged ahead and will not be made, and record what is released by now.
 
-        Nothing changes if the entry has another lease: the draws stay charged.
-
-        Raises:
-            LedgerError: the entry draws no more, more would come back than the lease charged, or it could not
-                be recorded. The draws may stay charged.
+        Nothing changes if the entry has another lease, or if this fails: the draws may stay charged.
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
@@ -356,7 +346,6 @@ class Account:
 
         Raises:
             RunTakenOver: another run holds the lease.
-            LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -373,10 +362,6 @@ class Account:
             plan: `RunKey.plan`.
             run: `RunKey.run`; None is the newest run of the plan.
             stratum: `RunKey.stratum`; None for all of them.
-
-        Raises:
-            LedgerError: an entry was changed behind the ledger's back, or the account is in memory, whose
-                runs end with their process.
         """
         return self._store.run_of(plan, run, stratum)
 
@@ -425,9 +410,6 @@ class Account:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
 
         Nothing changes if the entry has another lease: another run resumed it.
-
-        Raises:
-            LedgerError: the entry belongs to another account or was never charged.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -443,9 +425,6 @@ class Account:
         """Give back the whole cost of a plan that never drew; one that drew stays charged.
 
         The history decides whether it drew: an entry's state is one word in a row.
-
-        Raises:
-            LedgerError: the entry was changed behind the ledger's back.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -517,10 +496,6 @@ def account_of_run(
     Args:
         account: the user's; None is one in memory with the run's budget.
         budget: of the run; None for a run without a guarantee, which has no account.
-
-    Raises:
-        InvalidPlan: a run without a guarantee has an account, or `account` is none.
-        LedgerError: it holds for another relation or unit.
     """
     if account is not None and not isinstance(account, Account):
         raise InvalidPlan(
@@ -564,11 +539,7 @@ def _drawing(found: Entry | None, entry: int) -> Entry:
 
 
 def storable(budget: PrivacyBudget) -> Amount:
-    """A budget as an exact amount.
-
-    Raises:
-        LedgerError: the columns of a ledger cannot hold it.
-    """
+    """A budget as an exact amount that the columns of a ledger hold."""
     limit = Amount.of_budget(budget)
     if min(limit) < 1 or max(limit) > LARGEST:
         raise LedgerError(f"a ledger keeps epsilon from 1e-12 to 9e6 and delta from 1e-18, not {budget}")
@@ -595,10 +566,10 @@ _RELATION_ADVICE = (
 
 
 def _unit_advice(unit: str | None, other: str | None) -> str:
-    if "" in (unit, other) and unit != other:
-        return f"; {NAME_IT}"
     if unit == other:
         return ""
+    if "" in (unit, other):
+        return f"; {NAME_IT}"
     if unit is None:
         return (
             "; each record is a unit of this account: to protect whole units, create an account of another "

@@ -47,11 +47,7 @@ class Amount(NamedTuple):
 
     @classmethod
     def of_budget(cls, budget: PrivacyBudget | PrivacySpend) -> Amount:
-        """The budget, of an account or of one release, rounded down.
-
-        Raises:
-            InvalidPlan: it is something else, such as `NO_PRIVACY`.
-        """
+        """The budget, of an account or of one release, rounded down."""
         if not isinstance(budget, (PrivacyBudget, PrivacySpend)):
             raise InvalidPlan(f"budget must be a PrivacyBudget, not {type(budget).__name__}")
         return cls(
@@ -77,11 +73,7 @@ class Amount(NamedTuple):
 
     @classmethod
     def certified(cls, epsilon: float, delta: int) -> Amount:
-        """What the accountant certified: its ε ≥ 0, rounded up, at a δ in 10⁻¹⁸.
-
-        Raises:
-            InvalidPlan: ε is not finite.
-        """
+        """What the accountant certified: its ε ≥ 0, rounded up, at a δ in 10⁻¹⁸."""
         if not math.isfinite(epsilon):
             raise InvalidPlan(f"the certified epsilon is {epsilon}: no account can hold it")
         return cls(math.ceil(Fraction(epsilon) * EPSILON_SCALE), delta)

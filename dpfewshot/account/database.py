@@ -75,12 +75,7 @@ os.register_at_fork(after_in_child=_leave_connections_to_the_parent)
 
 
 class Database:
-    """The database at one place.
-
-    Raises:
-        LedgerError: the URL is not one of a ledger.
-        MissingExtra: the driver is not installed.
-    """
+    """The database at one place."""
 
     def __init__(self, url: str) -> None:
         self.place = Place.parse(url)
@@ -98,11 +93,7 @@ class Database:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is a file that does not exist. Opening a SQLite database would create it.
-
-        Raises:
-            LedgerError: its folder does not exist either, or this was closed.
-        """
+        """Whether it is a file that does not exist, in a folder that does. Opening it would create it."""
         if self._closed:
             raise LedgerError(f"{self.place.name} was closed")
         if not self.place.is_sqlite:
@@ -269,11 +260,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read a ledger URL.
-
-        Raises:
-            LedgerError: it is not a URL, or names another kind of database, or one in memory.
-        """
+        """Read a ledger URL. Refuses other kinds of databases, and one in memory."""
         try:
             url = make_url(text)
         except (ArgumentError, ValueError):
@@ -309,11 +296,7 @@ class Place:
 
     @property
     def seconds(self) -> float:
-        """How long to wait for another process: `?timeout=` of the URL, in seconds.
-
-        Raises:
-            LedgerError: it is not a number from 0 to a day.
-        """
+        """How long to wait for another process: `?timeout=` of the URL, in seconds, 0 to a day."""
         given = self.url.query.get("timeout", BUSY_SECONDS)
         try:
             seconds = float(given) if not isinstance(given, tuple) else math.nan

@@ -54,20 +54,12 @@ class DrawCounts:
     key: RunKey | None = None
 
     def check(self) -> None:
-        """Refuse what an account could not read back.
-
-        Raises:
-            LedgerError: the count is no whole number of at least 0, or the lease is no text.
-        """
+        """Refuse what an account could not read back."""
         if type(self.left) is not int or self.left < 0 or not isinstance(self.lease, str):
             raise LedgerError("draws are counted by whole numbers of at least 0")
 
     def held(self, entry: int, lease: str) -> DrawCounts:
-        """These draws, if the lease is theirs.
-
-        Raises:
-            RunTakenOver: another run resumed the reservation.
-        """
+        """These draws, if the lease is theirs; else `RunTakenOver`."""
         if lease != self.lease:
             raise RunTakenOver(
                 f"entry {entry} was resumed by another run, which continues from what the ledger has: this "
@@ -76,14 +68,7 @@ class DrawCounts:
         return self
 
     def after(self, count: int, progress: str) -> DrawCounts:
-        """What is left after some draws.
-
-        Args:
-            count: how many, at least 1; fewer are taken if fewer are left.
-
-        Raises:
-            BudgetExceeded: no draw is left.
-        """
+        """What is left after `count` draws, at least 1; fewer are taken if fewer are left."""
         if self.left < 1:
             raise BudgetExceeded(USED_UP)
         return replace(self, left=self.left - min(max(1, _whole(count)), self.left), progress=progress)
@@ -91,12 +76,7 @@ class DrawCounts:
     def given_back(self, count: int, granted: DrawCounts, progress: str) -> DrawCounts:
         """What is left once draws that were taken and not made are given back.
 
-        Args:
-            count: how many, at least 0.
-            granted: what the lease began with.
-
-        Raises:
-            LedgerError: more would be left than the lease began with.
+        Never more than `granted`, which the lease began with.
         """
         if _whole(count) < 0 or self.left + count > granted.left:
             raise LedgerError("more draws are given back than were taken")
@@ -126,11 +106,7 @@ def columns(draws: DrawCounts) -> dict[str, Any]:
 
 
 def draws_of(row: Mapping[str, Any]) -> DrawCounts:
-    """The draws in an entry's columns.
-
-    Raises:
-        LedgerError: the columns do not match their hash.
-    """
+    """The draws in an entry's columns, which must match their hash."""
     told = hash_if_readable({name: row[name] for name in COLUMNS})
     if told is None or told != row[HASH]:
         raise LedgerError(f"the draws of entry {row['id']} were changed behind the ledger's back: {VERIFY}")
@@ -153,11 +129,7 @@ def granted(draws: DrawCounts) -> dict[str, object]:
 
 
 def draws_in(details: Mapping[str, Any]) -> DrawCounts:
-    """The draws in the details of an event that grants draws, or ends them.
-
-    Raises:
-        ValueError: there are none, which no account writes.
-    """
+    """The draws in the details of an event that grants or ends draws; `ValueError` if there are none."""
     match details.get(LEASE):
         case {"id": str(lease), "draws": int(left)}:
             return DrawCounts(left, lease)

@@ -112,12 +112,6 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
     """Hold the file, waiting for other processes; yields its descriptor, or None if it stayed held.
 
     Threads take turns before they call this. A thread may begin a transaction within another.
-
-    Args:
-        seconds: how long to wait.
-
-    Raises:
-        OSError: it cannot be opened.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -138,11 +132,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
 
 
 def check_names(file: Path) -> None:
-    """Refuse a file that has a second name.
-
-    Raises:
-        LedgerError: it has hard links, or is mounted by itself.
-    """
+    """Refuse a file that has a second name: hard links, or a mount of its own."""
     with suppress(FileNotFoundError):
         found = file.stat()
         if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):

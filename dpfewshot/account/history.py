@@ -148,8 +148,8 @@ def with_units(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def hash_of(row: Mapping[str, Any]) -> str:
     """The hash of a row; a hash that it carries is ignored."""
-    fields = {_UNITS.get(name, name): value for name, value in row.items() if name != "hash"}
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    fields = {name: value for name, value in row.items() if name != "hash"}
+    text = json.dumps(with_units(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
@@ -176,11 +176,7 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def as_json(details: Mapping[str, object]) -> str:
-    """Details as the history keeps them.
-
-    Raises:
-        LedgerError: they are not strings and finite numbers.
-    """
+    """Details as the history keeps them."""
     try:
         return json.dumps(dict(details), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):

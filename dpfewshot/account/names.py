@@ -54,11 +54,7 @@ _LONGEST: Final = 200
 
 
 def dataset_name(text: str) -> str:
-    """The one spelling of a data set's name.
-
-    Raises:
-        LedgerError: it is empty, or has a character that is not allowed. Says how to write it.
-    """
+    """The one spelling of a data set's name; the refusal of another says how to write it."""
     name = _normalised(text)
     trouble = _trouble(name)
     if trouble:

@@ -197,11 +197,7 @@ class Rule:
         return Admission.SUM if self.order is None else Admission.RENYI
 
     def tally(self, cost: Cost) -> Tally:
-        """What a plan costs in each way in which this rule counts.
-
-        Raises:
-            InvalidPlan: the cost is negative or not finite.
-        """
+        """What a plan costs in each way in which this rule counts."""
         amount = Amount.of_cost(cost)
         if self.order is None or not isinstance(cost, EventCost):
             return Tally.of(amount, None)
@@ -257,11 +253,7 @@ class Rule:
     def plans_left(
         self, sums: Mapping[str | None, Tally], last: tuple[str | None, Tally], limit: Amount
     ) -> int:
-        """How many more entries like the last one fit, counted up to a million.
-
-        Args:
-            last: the scope of the last entry, and what it costs.
-        """
+        """How many more entries like the last one, of this scope and cost, fit; counted up to a million."""
         scope, entry = last
 
         def fit(count: int) -> bool:
@@ -291,30 +283,21 @@ class Rule:
 
     def _by_stratum(self, entry: Tally, sums: Mapping[str | None, Tally], limit: Amount) -> str:
         """Which strata are exhausted for a plan and which are not, with what is left of them."""
-        strata = sorted(scope for scope in sums if scope is not None)
-        groups: dict[tuple[bool, Amount], list[str]] = {}
-        for scope in strata:
-            after = {**sums, scope: sums[scope].plus(entry)}
-            fits = self.fits(Tally.over_scopes(after), limit)
-            groups.setdefault((fits, self.left(sums, limit, scope)), []).append(stratum_of(scope))
+        strata = {scope: stratum_of(scope) for scope in sorted(each for each in sums if each is not None)}
         if strata:
-            unspent = unspent_of(strata[0])
-            after = {**sums, unspent: entry}
-            fits = self.fits(Tally.over_scopes(after), limit)
-            groups.setdefault((fits, self.left(sums, limit, unspent)), []).append("all without a plan")
-        told = {
-            fits: "; ".join(
-                f"{_some(names)} ({in_words(left.as_remainder())} left)"
-                for (fitting, left), names in groups.items()
-                if fitting is fits
-            )
-            for fits in (False, True)
-        }
-        return "".join(
-            f". {word}: {told[fits]}"
-            for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted"))
-            if told[fits]
-        )
+            strata[unspent_of(next(iter(strata)))] = "all without a plan"
+        told: dict[bool, dict[Amount, list[str]]] = {False: {}, True: {}}
+        for scope, name in strata.items():
+            after = {**sums, scope: sums.get(scope, EMPTY).plus(entry)}
+            alike = told[self.fits(Tally.over_scopes(after), limit)]
+            alike.setdefault(self.left(sums, limit, scope), []).append(name)
+        text = ""
+        for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted")):
+            groups = [
+                f"{_some(names)} ({in_words(left.as_remainder())} left)" for left, names in told[fits].items()
+            ]
+            text += f". {word}: {'; '.join(groups)}" if groups else ""
+        return text
 
     def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
         if self.order is None:

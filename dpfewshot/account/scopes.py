@@ -26,6 +26,8 @@ _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
 _PART: Final = re.compile(r"(?<=#[0-9a-f]{64}), part (\d+) of (\d+ by [0-9a-f]{64})$")
 """The part that a scope names behind its partition."""
 
+_FINGERPRINTS: Final = re.compile(r"(#[0-9a-f]{8})[0-9a-f]{56}(, part \d+ of \d+)?( by [0-9a-f]{64})?(?=: )")
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -122,24 +124,11 @@ def are_apart(one: str | None, other: str | None) -> bool:
 
 def scope_text(scope: str | None) -> str:
     """A scope for people: without most of its fingerprint."""
-    return (
-        "whole data set"
-        if scope is None
-        else re.sub(
-            r"(#[0-9a-f]{8})[0-9a-f]{56}(, part \d+ of \d+)?( by [0-9a-f]{64})?(?=: )",
-            r"\1\2",
-            scope,
-            count=1,
-        )
-    )
+    return "whole data set" if scope is None else _FINGERPRINTS.sub(r"\1\2", scope, count=1)
 
 
 def check_partition(kept: str | None, scope: str | None) -> None:
-    """Refuse a scope of another partition than the one that the account recorded; None for none.
-
-    Raises:
-        LedgerError: it divides the data set in another way.
-    """
+    """Refuse a scope of another partition than the one that the account recorded; None for none."""
     new = None if scope is None else partition_of(scope)
     if new is not None and kept not in (None, new):
         raise LedgerError(

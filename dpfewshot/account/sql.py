@@ -36,7 +36,7 @@ from dpfewshot.account.memory import AccountSettings, Entry
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
-from dpfewshot.account.verification import Snapshot, examined
+from dpfewshot.account.verification import Row, Snapshot, amount_of, examined, tally_of
 from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.forking import cached_property
 
@@ -46,16 +46,9 @@ WHOLE: Final = 100
 UNSEALED: Final = ""
 """The seal of a row whose totals are not known."""
 
-Row = dict[str, Any]
-
 
 class SqlLedger:
-    """The accounts of the database at a URL. The first one creates the tables if they are missing.
-
-    Raises:
-        LedgerError: the database cannot be used.
-        MissingExtra: its driver is not installed.
-    """
+    """The accounts of the database at a URL. The first one creates the tables if they are missing."""
 
     def __init__(self, url: str) -> None:
         self.database = Database(url)
@@ -156,9 +149,8 @@ class SqlStore:
             totals = sealed_totals(row) or totals_in_entries(connection, number)
             last = _rows(connection, newest.limit(1))
             [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
-        limit = Amount(row["epsilon"], row["delta"])
-        found = (last[0]["scope"], _tally(last[0])) if last else None
-        return Standing(self.settings.rule, limit, totals, found, row["partition"], tip["hash"])
+        found = (last[0]["scope"], tally_of(last[0])) if last else None
+        return Standing(self.settings.rule, amount_of(row), totals, found, row["partition"], tip["hash"])
 
     def snapshot(self) -> Snapshot:
         """Everything that is stored, at this moment."""
@@ -178,12 +170,7 @@ class SqlTransaction:
     # ---- what is read
 
     def account(self) -> tuple[Amount, str | None]:
-        """Lock the account; return its limit and the recorded partition.
-
-        Raises:
-            LedgerError: its number belongs to another account: the ledger was replaced, or it was tampered
-                with.
-        """
+        """Lock the account, which must be the one that was opened; return its limit and its partition."""
         having = accounts.c.id == self._settings.number
         found = _rows(self._connection, select(accounts).where(having).with_for_update())
         if not found or _settings(found[0]) != self._settings:
@@ -192,7 +179,7 @@ class SqlTransaction:
                 f"was replaced, or it was tampered with. Open it again, or {VERIFY}"
             )
         self._row = found[0]
-        return Amount(self._row["epsilon"], self._row["delta"]), self._row["partition"]
+        return amount_of(self._row), self._row["partition"]
 
     def entry(self, number: int) -> Entry | None:
         """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
@@ -213,11 +200,7 @@ class SqlTransaction:
         return self._sealed
 
     def checked_totals(self) -> Totals:
-        """What the entries cost, once the account agrees with its history.
-
-        Raises:
-            LedgerError: it does not.
-        """
+        """What the entries cost. Refuses an account that does not agree with its history."""
         if self._sealed is not None and self._is_long_and_linked():
             return self._sealed
         problems, totals = examined(_snapshot(self._connection, self._row))
@@ -229,11 +212,7 @@ class SqlTransaction:
         return totals
 
     def events(self, entry: int, *acts: str) -> list[Row]:
-        """The events of an entry in their order: those that are one of `acts`, or all without any.
-
-        Raises:
-            LedgerError: one was changed behind the ledger's back.
-        """
+        """The events of an entry in their order, unchanged: those of `acts`, or all without any."""
         query = _of(history, self._settings.number).where(history.c.entry == entry).order_by(history.c.number)
         rows = _rows(self._connection, query.where(history.c.act.in_(acts)) if acts else query)
         if any(hash_if_readable(row) != row["hash"] for row in rows):
@@ -336,7 +315,7 @@ def totals_in_entries(connection: Connection, account: int) -> Totals:
     """The totals of an account, added up from its entries."""
     totals = Totals()
     for row in _rows(connection, _of(entries, account).where(entries.c.state != CANCELLED)):
-        totals.add(row["scope"], _tally(row))
+        totals.add(row["scope"], tally_of(row))
     return totals
 
 
@@ -351,11 +330,7 @@ def _settings(row: Mapping[str, Any]) -> AccountSettings:
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
-    return Entry(row["id"], row["scope"], _tally(row), row["state"], draws_of(row))
-
-
-def _tally(row: Mapping[str, Any]) -> Tally:
-    return Tally.of(Amount(row["epsilon"], row["delta"]), row["renyi"])
+    return Entry(row["id"], row["scope"], tally_of(row), row["state"], draws_of(row))
 
 
 def _of(table: Table, account: int) -> Select[Any]:

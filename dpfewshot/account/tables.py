@@ -119,11 +119,7 @@ history = Table(  # rows are added and never changed
 
 
 def is_there(database: Database) -> bool:
-    """Whether there is a ledger. Reads, and changes nothing.
-
-    Raises:
-        LedgerError: another version of this package created it, or the database fails.
-    """
+    """Whether there is a ledger, of this version of the package. Reads, and changes nothing."""
     if database.is_missing:
         return False
     with database.read() as connection:
@@ -131,11 +127,7 @@ def is_there(database: Database) -> bool:
 
 
 def create_tables(database: Database) -> None:
-    """Create the tables if they are missing. If several processes call it, one does the work.
-
-    Raises:
-        LedgerError: another version of this package created them, or the database fails; nothing is changed.
-    """
+    """Create the tables if they are missing. If several processes call it, one does the work."""
     if database.place.is_sqlite:
         database.use_write_ahead_log()
     with database.write() as connection:

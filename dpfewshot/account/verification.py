@@ -186,7 +186,7 @@ class _Replay:
             self.account["partition"] = partition_of(scope)
         self.totals.add(scope, tally_of(row))
         rule = Rule(self.account["renyi_order"])
-        if not rule.fits(self.totals.total, _amount(self.account)):
+        if not rule.fits(self.totals.total, amount_of(self.account)):
             return f"entry {row['entry']} did not fit the budget"
         return None
 
@@ -234,13 +234,14 @@ def within(after: DrawCounts, before: DrawCounts) -> bool:
     return 0 <= after.left <= before.left
 
 
-def _amount(row: Mapping[str, Any]) -> Amount:
+def amount_of(row: Mapping[str, Any]) -> Amount:
+    """The (ε, δ) of a row: of an account's budget, of an entry, or of an event."""
     return Amount(row["epsilon"], row["delta"])
 
 
 def tally_of(row: Mapping[str, Any]) -> Tally:
     """What an entry costs, or the plan that an event reserved."""
-    return Tally.of(_amount(row), row["renyi"])
+    return Tally.of(amount_of(row), row["renyi"])
 
 
 def _amounts(row: Row) -> Row:
