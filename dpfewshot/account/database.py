@@ -247,16 +247,10 @@ _EXAMPLES = '"sqlite:///budget.db" or "postgresql+psycopg://user@host/database"'
 
 @dataclass(frozen=True)
 class Place:
-    """A database that can hold a ledger.
-
-    Attributes:
-        url: where it is, with its password.
-        secrets: what no message may contain.
-    """
+    """A database that can hold a ledger: its URL, with the password, and its name in messages."""
 
     url: URL = field(repr=False)  # its repr hides the password, but not one in the query
     name: str
-    secrets: frozenset[str] = field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Place:
@@ -275,7 +269,7 @@ class Place:
                 )
             if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
                 raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
-            return cls(url, f"the ledger {path!r}", frozenset())
+            return cls(url, f"the ledger {path!r}")
         if url.drivername in ("postgresql", "postgresql+psycopg"):
             url = url.set(drivername="postgresql+psycopg")
             # messages show the host and the database, so these must not contain part of a password
@@ -283,7 +277,7 @@ class Place:
                 raise LedgerError(
                     f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password"
                 )
-            return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}", _secrets(url))
+            return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}")
         raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
 
     @property
@@ -311,10 +305,11 @@ class Place:
         """Whether it is a file on this host."""
         return self.url.get_backend_name() == "sqlite"
 
-
-def _secrets(url: URL) -> frozenset[str]:
-    named = (str(value) for key, value in url.query.items() if "pass" in key.lower())
-    return frozenset(secret for secret in (str(url.password or ""), *named) if secret)
+    @property
+    def secrets(self) -> set[str]:
+        """What no message may contain."""
+        named = (str(value) for key, value in self.url.query.items() if "pass" in key.lower())
+        return {secret for secret in (str(self.url.password or ""), *named) if secret}
 
 
 # ---- failures as one line that an operator can act on

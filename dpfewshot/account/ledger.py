@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from dpfewshot.account.account import Account, storable
 from dpfewshot.account.names import dataset_name, similar
@@ -18,8 +18,6 @@ from dpfewshot.values import PrivacyBudget, Relation
 
 if TYPE_CHECKING:
     from dpfewshot.account.sql import SqlLedger
-
-_CREATE: Final = "dpfewshot ledger create --ledger URL --account NAME --epsilon E --delta D"
 
 
 @redacts_errors_of_methods(LedgerError, "the ledger")
@@ -211,7 +209,7 @@ def _create(relation: str, unit: str | None) -> str:
     """The command that creates an account for a run."""
     options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
     named = f" --unit {shlex.quote(unit)}" if unit else ""
-    return f"{_CREATE}{options}{named}"
+    return f"dpfewshot ledger create --ledger URL --account NAME --epsilon E --delta D{options}{named}"
 
 
 def _bound(account: Account, relation: str, unit: str | None) -> Account:

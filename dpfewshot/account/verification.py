@@ -162,7 +162,7 @@ class _Replay:
             return "an account is created once, and first"
         if act in (CREATE, CHANGE_BUDGET):
             self.account |= {"partition": None, "renyi_order": None} if act == CREATE else {}
-            self.account |= json.loads(row["details"]) | _amounts(row)
+            self.account |= json.loads(row["details"]) | amount_of(row)._asdict()
             return None
         if act == RESERVE:
             return self._reserve(row)
@@ -175,11 +175,8 @@ class _Replay:
         if row["entry"] in self.entries:
             return f"entry {row['entry']} was reserved twice"
         scope = row["scope"]
-        self.entries[row["entry"]] = {
-            "scope": scope,
-            "state": RESERVED,
-            "renyi": row["renyi"],
-        } | _amounts(row)
+        amounts = {**amount_of(row)._asdict(), "renyi": row["renyi"]}
+        self.entries[row["entry"]] = {"scope": scope, "state": RESERVED, **amounts}
         self.draws[row["entry"]] = draws_in(json.loads(row["details"]))
         self.reserved_by[row["entry"]] = row["hash"]
         if scope is not None and self.account["partition"] is None:
@@ -244,10 +241,6 @@ def tally_of(row: Mapping[str, Any]) -> Tally:
     return Tally.of(amount_of(row), row["renyi"])
 
 
-def _amounts(row: Row) -> Row:
-    return {"epsilon": row["epsilon"], "delta": row["delta"]}
-
-
 def _disagreements(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
     for number, row in enumerate(snapshot.history, start=1):
         impossible = replay.follow(row)
@@ -295,19 +288,21 @@ def _other_draws(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
     """Compare entries' draws with those last granted; any fewer may be left, since draws are no events."""
     recorded = snapshot.released
     for row in snapshot.entries:
-        if row["id"] in replay.draws:
-            yield from _other_draws_of(row, replay.draws[row["id"]])
-            lines = released_in(row["progress"] or "")
-            if row["progress"] and lines != recorded.get(row["id"], Counter()):
-                yield f"entry {row['id']} does not hold the demonstrations that its history says it released"
-
-
-def _other_draws_of(row: Row, granted: DrawCounts) -> Iterator[str]:
-    try:
-        now = draws_of(row)
-    except LedgerError as error:
-        yield str(error)
-        return
-    drew = row["state"] == CHARGED
-    if now.lease != granted.lease or not within(now, granted) or not (drew or now.left == granted.left):
-        yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"
+        granted = replay.draws.get(row["id"])
+        if granted is None:
+            continue
+        try:
+            now = draws_of(row)
+        except LedgerError as error:
+            yield str(error)
+        else:
+            drew = row["state"] == CHARGED
+            if (
+                now.lease != granted.lease
+                or not within(now, granted)
+                or not (drew or now.left == granted.left)
+            ):
+                yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"
+        lines = released_in(row["progress"] or "")
+        if row["progress"] and lines != recorded.get(row["id"], Counter()):
+            yield f"entry {row['id']} does not hold the demonstrations that its history says it released"

@@ -258,7 +258,7 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
     click.echo("\n".join(f"  {line}" for line in aligned([columns, *rows])))
     if account.parallel and len(strata) > 1 and None not in [one["scope"] for one in strata]:
         click.echo("  each stratum has other records: the account counts the largest of them, not the sum")
-    unfinished = sorted({_stratum(row) for row in unfinished_runs(account)})
+    unfinished = sorted({on_one_line(scope_text(row["scope"])) for row in unfinished_runs(account)})
     if unfinished:
         click.echo(f"  unfinished, or still running: {'; '.join(unfinished)}; generate --resume continues")
 
@@ -273,10 +273,6 @@ def unfinished_runs(account: Account) -> list[dict[str, Any]]:
         elif row["act"] in (SETTLE, CANCEL):
             begun.pop(row["entry"], None)
     return list(begun.values())
-
-
-def _stratum(row: Mapping[str, Any]) -> str:
-    return on_one_line(scope_text(row["scope"]))
 
 
 def _holds_for(account: Account) -> str:
