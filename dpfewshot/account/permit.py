@@ -33,14 +33,8 @@ class Permit:
         return self._tokens
 
     def use(self, noise_multiplier: float) -> None:
-        """Use up one token.
-
-        Raises:
-            BudgetExceeded: the draw's tokens are all used, were charged for another σ, or by a process that
-                this one was forked from.
-        """
-        if os.getpid() != self._process:
-            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")
+        """Use up one token of those that this process was charged for, at this σ."""
+        self._check_process()
         if noise_multiplier != self._noise_multiplier:
             raise BudgetExceeded("this draw was charged for another noise multiplier")
         with self._lock:
@@ -50,15 +44,14 @@ class Permit:
             self._used += 1
 
     def pass_on(self) -> Permit:
-        """A permit for another mechanism to release one token that was used up here; each token serves once.
-
-        Raises:
-            BudgetExceeded: every token that was used up here is passed on already, or this is a forked child.
-        """
-        if os.getpid() != self._process:
-            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")
+        """A permit for another mechanism to release one token that was used up here; each serves once."""
+        self._check_process()
         with self._lock:
             if self._used < 1:
                 raise BudgetExceeded("every used-up token of this draw was passed on already")
             self._used -= 1
         return Permit(1, self._noise_multiplier)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")

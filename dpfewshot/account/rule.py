@@ -210,11 +210,7 @@ class Rule:
     def admitted(
         self, sums: Mapping[str | None, Tally], scope: str | None, entry: Tally, limit: Amount
     ) -> Tally:
-        """A new entry as it counts from now on.
-
-        Raises:
-            BudgetExceeded: it does not fit.
-        """
+        """A new entry as it counts from now on; `BudgetExceeded` if it does not fit."""
         before = sums.get(scope, EMPTY)
         entry = counted(entry, before, limit)
         after = before.plus(entry)
