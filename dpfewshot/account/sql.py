@@ -355,10 +355,7 @@ def _snapshot(connection: Connection, row: Row) -> Snapshot:
     return Snapshot(row, plans, events, sealed_totals(row))
 
 
-@functools.lru_cache(maxsize=8)
-def _database_at(address: str) -> Database:
-    """One a process for each ledger that pickled accounts name."""
-    return Database(address)
+_database_at = functools.lru_cache(maxsize=8)(Database)  # one for each ledger that pickled accounts name
 
 
 def _reopened(address: str, settings: AccountSettings) -> SqlStore:
