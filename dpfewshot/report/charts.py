@@ -29,14 +29,19 @@ MOST_POINTS: Final = 400
 _SHARES: Final = [(share / 100, f"{share} %") for share in range(0, 101, 20)]
 _DAY: Final = 86_400.0
 
-WIDTH: Final = 460
-HEIGHT: Final = 300
-LEFT, RIGHT, TOP, BOTTOM = 54, 22, 34, 50  # margins around a plot, for its axes and their labels
+Point = tuple[float, float]
+Mark = tuple[float, str]
+Margins = tuple[float, float, float, float]
+"""Left, right, top and bottom, in pixels."""
+
+_SIZE: Final = (460, 300)
+_MARGINS: Final = (54, 22, 34, 50)
+"""For axes and their labels."""
 
 SERIES: Final = 6
 """The number of series colours; a chart with more series starts over."""
 
-DASHES: Final = ("", "7 4", "2 3", "9 3 2 3", "12 5")
+_DASHES: Final = ("", "7 4", "2 3", "9 3 2 3", "12 5")
 _MARKERS: Final = (
     "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",  # a circle
     "M-4-4H4V4H-4Z",
@@ -66,116 +71,114 @@ def visible(text: str) -> str:
 
 
 def series_class(series: int) -> str:
-    """Return the style class with a series' colour."""
+    """The style class with a series' colour."""
     return f"series-{series % SERIES + 1}"
 
 
-def dash_of(series: int) -> str:
-    """Return the dash pattern of a series' line."""
-    return DASHES[series % len(DASHES)]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A linear map from values in low..high to coordinates in start..end."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """Return the coordinate of a value."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
 class Drawing:
-    """An SVG image with a title and a description for readers who cannot see it.
-
-    `name` is its id, unique on the page: letters, digits and hyphens. Sizes are roughly pixels.
-    """
+    """An SVG image of `size` pixels, on which the values from `low` to `high` lie between the margins."""
 
     def __init__(
-        self, name: str, title: str, description: str, *, width: int = WIDTH, height: int = HEIGHT
+        self,
+        attributes: Mapping[str, str],
+        size: Point,
+        low: Point,
+        high: Point,
+        margins: Margins = (0, 0, 0, 0),
     ) -> None:
-        ids = f"{name}-title", f"{name}-description"
-        attributes = {"id": name, "viewBox": f"0 0 {width} {height}", "role": "img", "class": "chart"}
-        self.root = Element("svg", attributes | {"aria-labelledby": " ".join(ids)})
-        for tag, identifier, words in (("title", ids[0], title), ("desc", ids[1], description)):
-            SubElement(self.root, tag, {"id": identifier}).text = visible(words)
+        (width, height), (left, right, top, bottom) = size, margins
+        self._values = low, high
+        self._places = (left, height - bottom), (width - right, top)
+        self.root = Element("svg", {**attributes, "viewBox": f"0 0 {width} {height}"})
 
     def __html__(self) -> str:
         """Return its markup, whose text is already escaped."""
         return tostring(self.root, encoding="unicode")
 
-    def line(self, points: Iterable[tuple[float, float]], style: str, *, dash: str = "") -> None:
+    def line(self, points: Iterable[Point], style: str, *, dash: str = "") -> None:
         """Draw a line through points."""
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         dashes = {"stroke-dasharray": dash} if dash else {}
-        SubElement(self.root, "path", {"d": path, "class": f"line {style}"} | dashes)
+        SubElement(self.root, "path", {"d": self._path(points), "class": f"line {style}"} | dashes)
 
-    def area(self, points: Iterable[tuple[float, float]], style: str) -> None:
+    def curve(self, points: Iterable[Point], series: int) -> None:
+        """Draw a series' line, in its colour and its dashes."""
+        self.line(points, series_class(series), dash=_DASHES[series % len(_DASHES)])
+
+    def area(self, points: Iterable[Point], style: str) -> None:
         """Draw a filled shape."""
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
-        SubElement(self.root, "path", {"d": path, "class": style})
+        SubElement(self.root, "path", {"d": self._path(points) + "Z", "class": style})
 
     def marker(self, x: float, y: float, series: int) -> None:
         """Draw a series' marker."""
-        attributes = {"d": _MARKERS[series % len(_MARKERS)], "transform": f"translate({x:.1f} {y:.1f})"}
+        place = "translate({:.1f} {:.1f})".format(*self._at(x, y))
+        attributes = {"d": _MARKERS[series % len(_MARKERS)], "transform": place}
         SubElement(self.root, "path", attributes | {"class": f"marker {series_class(series)}"})
 
-    def words(self, x: float, y: float, words: str, *, anchor: str = "middle", style: str = "") -> None:
-        """Write a line of text; `anchor` is "start", "middle" or "end"."""
-        attributes = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
-        SubElement(self.root, "text", attributes | ({"class": style} if style else {})).text = visible(words)
+    def words(self, x: float, y: float, words: str, *, aside: Point, anchor: str = "middle") -> None:
+        """Write a line of text so many pixels beside a point; `anchor` is "start", "middle" or "end"."""
+        across, down = (place + by for place, by in zip(self._at(x, y), aside, strict=True))
+        attributes = {"x": f"{across:.1f}", "y": f"{down:.1f}", "text-anchor": anchor}
+        SubElement(self.root, "text", attributes).text = visible(words)
+
+    def _path(self, points: Iterable[Point]) -> str:
+        return "M" + "L".join("{:.1f} {:.1f}".format(*self._at(x, y)) for x, y in points)
+
+    def _at(self, *value: float) -> Point:
+        """The pixels of a point."""
+        x, y = (
+            start + (one - low) / (high - low) * (end - start)
+            for one, low, high, start, end in zip(value, *self._values, *self._places, strict=True)
+        )
+        return x, y
 
 
-class Swatch(Drawing):
+def swatch(series: int, *, marked: bool = True) -> Drawing:
     """A series' line in a legend, with its marker if it has one; the text beside it names the series."""
+    drawing = Drawing({"class": "swatch", "aria-hidden": "true"}, size=(36, 14), low=(0, 0), high=(36, 14))
+    drawing.curve([(1, 7), (35, 7)], series)
+    if marked:
+        drawing.marker(18, 7, series)
+    return drawing
 
-    def __init__(self, series: int, *, marked: bool = True) -> None:
-        self.root = Element("svg", {"viewBox": "0 0 36 14", "class": "swatch", "aria-hidden": "true"})
-        self.line([(1, 7), (35, 7)], series_class(series), dash=dash_of(series))
-        if marked:
-            self.marker(18, 7, series)
 
+class Chart(Drawing):
+    """A drawing with a title and a description for readers who cannot see it.
 
-class Plot(Drawing):
-    """A drawing with two axes: the values at their ends, and their labels, horizontal and vertical."""
+    `name` is its id, unique on the page: letters, digits and hyphens.
+    """
 
     def __init__(
         self,
         name: str,
         title: str,
         description: str,
+        low: Point,
+        high: Point,
         *,
-        across: tuple[float, float],
-        up: tuple[float, float],
-        axes: tuple[str, str],
+        size: Point = _SIZE,
+        margins: Margins = _MARGINS,
     ) -> None:
-        super().__init__(name, title, description)
-        self.x = Scale(*across, LEFT, WIDTH - RIGHT)
-        self.y = Scale(*up, HEIGHT - BOTTOM, TOP)
-        self.words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, axes[0])
-        self.words(4, 16, axes[1], anchor="start")
+        ids = f"{name}-title", f"{name}-description"
+        attributes = {"id": name, "role": "img", "class": "chart", "aria-labelledby": " ".join(ids)}
+        super().__init__(attributes, size, low, high, margins)
+        for tag, identifier, words in (("title", ids[0], title), ("desc", ids[1], description)):
+            SubElement(self.root, tag, {"id": identifier}).text = visible(words)
 
-    def ticks(
-        self, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]], *, both: bool = True
+    def axes(
+        self, labels: tuple[str, str], across: Sequence[Mark], up: Sequence[Mark], *, grid: bool = False
     ) -> None:
-        """Draw axes, values and grid lines before anything else; vertical lines only if `both`."""
-        left, right, bottom, top = LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP
+        """Draw axes with values and lines across; with `grid`, lines upwards too. Call it first."""
+        (left, bottom), (right, top) = self._values
+        self.words((left + right) / 2, bottom, labels[0], aside=(0, 42))
+        self.words(left, top, labels[1], aside=(-50, -18), anchor="start")
         for value, words in up:
-            self.line([(left, self.y(value)), (right, self.y(value))], "grid")
-            self.words(left - 7, self.y(value) + 4.5, words, anchor="end")
+            self.line([(left, value), (right, value)], "grid")
+            self.words(left, value, words, aside=(-7, 4.5), anchor="end")
         for value, words in across:
-            if both:
-                self.line([(self.x(value), bottom), (self.x(value), top)], "grid")
-            self.words(self.x(value), bottom + 19, words)
+            if grid:
+                self.line([(value, bottom), (value, top)], "grid")
+            self.words(value, bottom, words, aside=(0, 19))
         self.line([(left, top), (left, bottom), (right, bottom)], "axis")
-
-    def at(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-        """Return the coordinates of points given as values."""
-        return [(self.x(x), self.y(y)) for x, y in points]
 
 
 def round_values(low: float, high: float, count: int = 5) -> list[float]:
@@ -187,33 +190,33 @@ def round_values(low: float, high: float, count: int = 5) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def budget_chart(spending: Spending, *, dates: bool) -> Drawing:
+def budget_chart(spending: Spending, *, dates: bool) -> Chart:
     """Draw the ε spent after each plan, and the budget; over time if `dates`, else by the order of plans."""
     moments = thinned(spending.moments)
     places = [moment.at.timestamp() if dates else float(moment.plans) for moment in moments]
     first, last = places[0], max(places[-1], places[0] + 1)
     highest = max(max(moment.spent.epsilon, moment.budget.epsilon) for moment in moments)
-    plot = Plot(
+    chart = Chart(
         "budget-chart",
         "Budget spent",
         f"A line climbs in steps to an epsilon of {epsilon_text(spending.spent.epsilon)} after "
         f"{counted(len(spending.plans), 'plan')}, below a dashed line at the budget of "
         f"{epsilon_text(spending.budget.epsilon)}.",
-        across=(first, last),
-        up=(0.0, highest * 1.08),
-        axes=("date" if dates else "plans, in the order in which they were reserved", "epsilon"),
+        low=(first, 0.0),
+        high=(last, highest * 1.08),
     )
-    plot.ticks(
-        _dates(first, last) if dates else [(v, f"{v:g}") for v in round_values(first, last) if v == int(v)],
+    numbers = [value for value in round_values(first, last) if value == int(value)]
+    chart.axes(
+        ("date" if dates else "plans, in the order in which they were reserved", "epsilon"),
+        _dates(first, last) if dates else [(value, f"{value:g}") for value in numbers],
         [(value, f"{value:g}") for value in round_values(0.0, highest)],
-        both=False,
     )
     spent = _steps([(x, moment.spent.epsilon) for x, moment in zip(places, moments, strict=True)], last)
     budget = _steps([(x, moment.budget.epsilon) for x, moment in zip(places, moments, strict=True)], last)
-    plot.area(plot.at([(first, 0.0), *spent, (last, 0.0)]), "wash-1")
-    plot.line(plot.at(spent), series_class(0))
-    plot.line(plot.at(budget), series_class(1), dash=dash_of(1))
-    return plot
+    chart.area([(first, 0.0), *spent, (last, 0.0)], "wash-1")
+    chart.curve(spent, 0)
+    chart.curve(budget, 1)
+    return chart
 
 
 def thinned(moments: Sequence[Moment]) -> list[Moment]:
@@ -226,7 +229,7 @@ def thinned(moments: Sequence[Moment]) -> list[Moment]:
     return [moments[place] for place in sorted(kept)]
 
 
-def _steps(points: Sequence[tuple[float, float]], last: float) -> list[tuple[float, float]]:
+def _steps(points: Sequence[Point], last: float) -> list[Point]:
     """Hold each value until the next."""
     corners = [points[0]]
     for (_, before), (x, value) in pairwise(points):
@@ -234,31 +237,30 @@ def _steps(points: Sequence[tuple[float, float]], last: float) -> list[tuple[flo
     return [*corners, (last, points[-1][1])]
 
 
-def _dates(first: float, last: float) -> list[tuple[float, str]]:
+def _dates(first: float, last: float) -> list[Mark]:
     form = "%Y-%m-%d" if last - first > 2 * _DAY else "%d %H:%M"
     places = [first + (last - first) * share for share in (0.1, 0.5, 0.9)]
     return [(place, datetime.fromtimestamp(place, UTC).strftime(form)) for place in places]
 
 
-def attack_chart(promise: Promise) -> Drawing:
+def attack_chart(promise: Promise) -> Chart:
     """Draw the best that any attacker can do: detections against false alarms."""
     f, t = promise.corner
     bound = [(0.0, promise.detection(0.0)), (f, t), (1.0 - promise.delta, 1.0), (1.0, 1.0)]
-    plot = Plot(
+    chart = Chart(
         "attack-chart",
         "The best that any attack can do",
         f"Detections against false alarms. The bound bends at {percent_text(f)} false alarms and "
         f"{percent_text(t)} detections; the diagonal is guessing. No attack lies above the bound.",
-        across=(0.0, 1.0),
-        up=(0.0, 1.0),
-        axes=("false alarms", "detections"),
+        low=(0.0, 0.0),
+        high=(1.0, 1.0),
     )
-    plot.ticks(_SHARES, _SHARES)
-    plot.area(plot.at([*bound, (0.0, 0.0)]), "wash-1")
-    plot.line(plot.at(bound), series_class(0))
-    plot.line(plot.at([(0.0, 0.0), (1.0, 1.0)]), series_class(1), dash=dash_of(1))
-    plot.marker(*plot.at([(f, t)])[0], 0)
-    return plot
+    chart.axes(("false alarms", "detections"), _SHARES, _SHARES, grid=True)
+    chart.area([*bound, (0.0, 0.0)], "wash-1")
+    chart.curve(bound, 0)
+    chart.curve([(0.0, 0.0), (1.0, 1.0)], 1)
+    chart.marker(f, t, 0)
+    return chart
 
 
 @dataclass(frozen=True)
@@ -274,11 +276,6 @@ class Panel:
     model: str
     shots: int
     series: Mapping[str, Sequence[Summary]]
-
-    @property
-    def summaries(self) -> list[Summary]:
-        """All summaries, by condition."""
-        return [one for ones in self.series.values() for one in ones]
 
     @property
     def uncertified(self) -> list[str]:
@@ -315,47 +312,40 @@ def _epsilon_order(summary: Summary) -> float:
     return math.inf if summary.epsilon is None else summary.epsilon
 
 
-def accuracy_chart(panel: Panel, name: str) -> Drawing:
+def accuracy_chart(panel: Panel, name: str) -> Chart:
     """Draw accuracy against ε with 95 % intervals, one series per condition."""
-    summaries = panel.summaries
+    summaries = [one for ones in panel.series.values() for one in ones]
     epsilons = sorted(set(map(_epsilon_order, summaries)))
     best = max(summaries, key=lambda each: each.accuracy)
-    plot = Plot(
+    low = max(0.0, min(each.low for each in summaries) - 0.03)
+    high = min(1.0, max(each.high for each in summaries) + 0.03)
+    left, right = -0.5, len(epsilons) - 0.5
+    chart = Chart(
         name,
         f"{panel.task}, {panel.model}: accuracy against epsilon",
         f"{counted(len(panel.series), 'condition')}: {', '.join(panel.series)}. The highest is "
         f"{best.condition} with {100 * best.accuracy:.1f} % at epsilon {epsilon_mark(best.epsilon)}.",
-        across=(-0.5, len(epsilons) - 0.5),
-        up=(
-            max(0.0, min(each.low for each in summaries) - 0.03),
-            min(1.0, max(each.high for each in summaries) + 0.03),
-        ),
-        axes=("epsilon (∞: no privacy)", "accuracy"),
+        low=(left, low),
+        high=(right, high),
     )
-    plot.ticks(
+    chart.axes(
+        ("epsilon (∞: no privacy)", "accuracy"),
         [(place, epsilon_mark(epsilon)) for place, epsilon in enumerate(epsilons)],
-        [(value, f"{100 * value:g} %") for value in round_values(plot.y.low, plot.y.high)],
-        both=False,
+        [(value, f"{100 * value:g} %") for value in round_values(low, high)],
     )
     width = 0.6 / len(panel.series)
     for number, ones in enumerate(panel.series.values()):
-        aside = (number - (len(panel.series) - 1) / 2) * width
+        style, aside = series_class(number), (number - (len(panel.series) - 1) / 2) * width
         places = [epsilons.index(_epsilon_order(each)) + aside for each in ones]
-        _series(plot, number, places, ones)
-    return plot
-
-
-def _series(plot: Plot, number: int, places: Sequence[float], ones: Sequence[Summary]) -> None:
-    style = series_class(number)
-    if [one.epsilon for one in ones] in ([0.0], [None]):  # a baseline to compare with
-        level = ones[0].accuracy
-        plot.line(plot.at([(plot.x.low, level), (plot.x.high, level)]), f"faint {style}", dash="4 4")
-    elif len(ones) > 1:
-        values = (one.accuracy for one in ones)
-        plot.line(plot.at(zip(places, values, strict=True)), style, dash=dash_of(number))
-    for place, one in zip(places, ones, strict=True):
-        plot.line(plot.at([(place, one.low), (place, one.high)]), style)
-        plot.marker(plot.x(place), plot.y(one.accuracy), number)
+        if [one.epsilon for one in ones] in ([0.0], [None]):  # a baseline to compare with
+            level = ones[0].accuracy
+            chart.line([(left, level), (right, level)], f"faint {style}", dash="4 4")
+        elif len(ones) > 1:
+            chart.curve(zip(places, (one.accuracy for one in ones), strict=True), number)
+        for place, one in zip(places, ones, strict=True):
+            chart.line([(place, one.low), (place, one.high)], style)
+            chart.marker(place, one.accuracy, number)
+    return chart
 
 
 def epsilon_mark(epsilon: float | None) -> str:
@@ -365,9 +355,10 @@ def epsilon_mark(epsilon: float | None) -> str:
     return f"{epsilon:g}" if float(f"{epsilon:g}") == epsilon else epsilon_text(epsilon)
 
 
-def interval_chart(figure: Figure, name: str) -> Drawing:
+def interval_chart(figure: Figure, name: str) -> Chart:
     """Draw one figure of an audit: value, interval and reference."""
-    numbers = [n for n in (figure.value, figure.low, figure.high, figure.reference) if n is not None]
+    ends = [end for end in (figure.low, figure.high) if end is not None]
+    numbers = [figure.value, *ends, *([] if figure.reference is None else [figure.reference])]
     low, high = min(numbers), max(numbers)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
@@ -375,21 +366,18 @@ def interval_chart(figure: Figure, name: str) -> Drawing:
         low, high = low - 0.1 * (high - low) - 1e-9, high + 0.1 * (high - low) + 1e-9
     against = "" if figure.reference is None else f", reference {figure.reference:.4g}"
     words = f"{figure.value:.4g}, interval: {interval_text(figure)}{against}"
-    width, height = 170, 26
-    drawing = Drawing(name, figure.name, words, width=width, height=height)
-    x, middle = Scale(low, high, 8, width - 8), height / 2
-    drawing.line([(8, middle), (width - 8, middle)], "grid")
-    ends = [x(end) for end in (figure.low, figure.high) if end is not None]
+    size, middle = (170, 26), 13
+    chart = Chart(name, figure.name, words, (low, 0), (high, 26), size=size, margins=(8, 8, 0, 0))
+    chart.line([(low, middle), (high, middle)], "grid")
     if ends:
-        start, end = min([*ends, x(figure.value)]), max([*ends, x(figure.value)])
-        drawing.line([(start, middle), (end, middle)], f"thick {series_class(0)}")
-        for place in ends:
-            drawing.line([(place, middle - 5), (place, middle + 5)], series_class(0))
+        reached = [min(*ends, figure.value), max(*ends, figure.value)]
+        chart.line([(end, middle) for end in reached], f"thick {series_class(0)}")
+    for end in ends:
+        chart.line([(end, middle + 5), (end, middle - 5)], series_class(0))
     if figure.reference is not None:
-        place = x(figure.reference)
-        drawing.line([(place, 3), (place, height - 3)], series_class(1), dash=dash_of(2))
-    drawing.marker(x(figure.value), middle, 0)
-    return drawing
+        chart.line([(figure.reference, 23), (figure.reference, 3)], series_class(1), dash=_DASHES[2])
+    chart.marker(figure.value, middle, 0)
+    return chart
 
 
 def interval_text(figure: Figure) -> str:

@@ -21,18 +21,18 @@ from dpfewshot.errors import MissingExtra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.charts import (
     MOST_POINTS,
-    Drawing,
-    Swatch,
+    Chart,
     accuracy_chart,
     attack_chart,
     budget_chart,
     epsilon_mark,
     interval_chart,
     interval_text,
+    swatch,
     visible,
 )
 from dpfewshot.report.contents import Contents
-from dpfewshot.report.promise import factor_text, other_world
+from dpfewshot.report.promise import factor_text
 from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def page(contents: Contents, *, title: str, made: date) -> str:
         points=MOST_POINTS,
         priors=_PRIORS,
         false_alarms=_FALSE_ALARMS,
-        swatches=[Swatch(number) for number in range(series)],
-        lines=[Swatch(number, marked=False) for number in range(2)],
+        swatches=[swatch(number) for number in range(series)],
+        lines=[swatch(number, marked=False) for number in range(2)],
         labels=by_label(contents.demonstrations[:_CARDS]).items(),
         **_charts(contents),
     )
@@ -98,7 +98,6 @@ def _environment() -> Environment:
         "delta": delta_text,
         "percent": percent_text,
         "factor": factor_text,
-        "other_world": other_world,
         "mark": epsilon_mark,
         "count": _count,
         "short": _short,
@@ -137,7 +136,7 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
 
 
 def _charts(contents: Contents) -> dict[str, object]:
-    def intervals(number: int, finding: AuditFinding) -> list[tuple[Figure, Drawing]]:
+    def intervals(number: int, finding: AuditFinding) -> list[tuple[Figure, Chart]]:
         shown = enumerate(finding.figures[:_ROWS], start=1)
         return [(figure, interval_chart(figure, f"finding-{number}-{place}")) for place, figure in shown]
 

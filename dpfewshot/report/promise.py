@@ -24,13 +24,12 @@ from dpfewshot.values import Relation
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
 
-OTHER_WORLD: Final[dict[str, str]] = {
+_OTHER_WORLD: Final[dict[str, str]] = {
     Relation.ADD_REMOVE: "is absent; the total number is a stated, public constant",
     Relation.ZERO_OUT: "is blanked out: it keeps its place in the count (and its label, unless labels are "
     "free text), but nothing of it is read. Counts are treated as public",
     Relation.REPLACE_ONE: "is replaced by another with the same label. Counts are public",
 }
-"""What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,11 @@ class Promise:
         """The largest whole number n with δ ≤ 1/n, for δ > 0."""
         return math.floor(1 / Fraction(repr(self.delta)))
 
+    @property
+    def other_world(self) -> str:
+        """What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
+        return _OTHER_WORLD.get(self.relation, f"differs, in the sense of {self.relation!r}")
+
     def belief(self, prior: float) -> float:
         """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
         return believed(prior, self.epsilon)
@@ -86,8 +90,3 @@ def factor_text(factor: float) -> str:
     with localcontext(own_context()):
         rounded = to_digits(Decimal(repr(factor)), 3, ROUND_CEILING)
         return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded.normalize():f}"  # noqa: PLR2004 - no digits after the point
-
-
-def other_world(relation: str) -> str:
-    """Describe the unit in the other world."""
-    return OTHER_WORLD.get(relation, f"differs, in the sense of {relation!r}")

@@ -8,7 +8,6 @@ all budgets. Times, cancelled plans, and the hashes, which cover the times, are 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,14 +16,13 @@ from typing import Any
 
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, SETTLED, plan_facts
-from dpfewshot.account.rule import EMPTY, Rule, Tally
-from dpfewshot.account.verification import Snapshot, check
+from dpfewshot.account.rule import Rule, Tally, Totals
+from dpfewshot.account.verification import Snapshot, examined, tally_of
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import Demonstration, PrivacySpend
 
-_Row = Mapping[str, Any]
-_History = Sequence[_Row]
+_History = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,8 @@ class Spending:
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     """Return an account's spending, with cancelled plans if `confidential`; `LedgerError` if it is broken."""
-    if not check(snapshot).ok:
+    problems, totals = examined(snapshot)
+    if problems:
         raise LedgerError(
             f"the account of {snapshot.account['dataset']!r} contradicts its history and cannot be reported: "
             "dpfewshot ledger verify says what is wrong"
@@ -150,7 +149,7 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         plans=plans,
         provenances=tuple(one for one in provenances if one != Provenance()),
         moments=tuple(_moments(history, rule)),
-        strata=_strata(snapshot),
+        strata=tuple(sorted(_strata(totals), key=lambda total: -total.spend.epsilon)),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
         released=frozenset().union(*snapshot.released.values()),
@@ -163,8 +162,8 @@ def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPla
         yield ReservedPlan(
             number=number,
             scope=row["scope"],
-            spend=_amount(row).as_spend(),
-            divergence=_epsilon(stated) if (stated := _tally(row).stated) else None,
+            spend=tally_of(row).cost.as_spend(),
+            divergence=_epsilon(stated) if (stated := tally_of(row).stated) else None,
             details=plan_facts(json.loads(row["details"])),
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
@@ -173,44 +172,28 @@ def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPla
 
 def _moments(history: _History, rule: Rule) -> Iterator[Moment]:
     costs: dict[int, Tally] = {}
-    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
-    budget = NOTHING
+    totals, budget = Totals(), NOTHING
     for row in history:
-        act, scope = row["act"], row["scope"]
-        if act in {CREATE, CHANGE_BUDGET}:
-            budget = _amount(row)
-        elif act == RESERVE:
-            costs[row["entry"]] = _tally(row)
-            sums[scope] = sums[scope].plus(costs[row["entry"]])
-        elif act == CANCEL:
-            sums[scope] = sums[scope].minus(costs[row["entry"]])
+        entry = row["entry"]
+        if row["act"] in {CREATE, CHANGE_BUDGET}:
+            budget = Amount(row["epsilon"], row["delta"])
+        elif row["act"] == RESERVE:
+            costs[entry] = tally_of(row)
+            totals.add(row["scope"], costs[entry])
+        elif row["act"] == CANCEL:
+            totals.remove(row["scope"], costs[entry])
         else:
             continue
-        spent = rule.spent(Tally.over_scopes(sums), budget).as_spend()
+        spent = rule.spent(totals.total, budget).as_spend()
         yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
 
 
-def _strata(snapshot: Snapshot) -> tuple[StratumTotal, ...]:
-    counted = [entry for entry in snapshot.entries if entry["state"] != CANCELLED]
-    plans = Counter(entry["scope"] for entry in counted)
-    sums: dict[str | None, Tally] = defaultdict(lambda: EMPTY)
-    for entry in counted:
-        sums[entry["scope"]] = sums[entry["scope"]].plus(_tally(entry))
-    totals = [
-        StratumTotal(scope, plans[scope], each.cost.as_spend(), _epsilon(each.renyi + each.rest.epsilon))
-        for scope, each in sums.items()
-    ]
-    return tuple(sorted(totals, key=lambda total: -total.spend.epsilon))
+def _strata(totals: Totals) -> Iterator[StratumTotal]:
+    for scope, each in totals.sums.items():
+        divergence = _epsilon(each.renyi + each.rest.epsilon)
+        yield StratumTotal(scope, totals.entries[scope], each.cost.as_spend(), divergence)
 
 
 def _epsilon(amount: int) -> float:
     """A number of 10⁻¹² in ε, rounded up."""
     return Amount(amount, 0).as_spend().epsilon
-
-
-def _tally(row: _Row) -> Tally:
-    return Tally.of(_amount(row), row.get("renyi"))
-
-
-def _amount(row: _Row) -> Amount:
-    return Amount(row["epsilon"], row["delta"])
