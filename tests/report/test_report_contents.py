@@ -191,6 +191,7 @@ def test_a_choice_or_a_finding_without_a_word_is_confidential(tmp_path: Path) ->
         assert contents.left_out.choices == (not confidential)
         text = page(contents, title="Tickets", made=date(2026, 1, 31))
         assert ("no guarantee)." in text) == confidential
+        assert ("1 choice without a guarantee." in text) is not confidential
     document = findings()
     for finding in document["findings"]:
         del finding["confidential"]
