@@ -95,25 +95,20 @@ class _Draw:
         return choices[self.below(len(choices))]
 
     def ticket(self, label: str) -> str:
-        """Return a ticket: a problem and how to reach the customer, with every {slot} filled in."""
+        """A problem and how to reach the customer, with every {slot} filled in."""
         text = f"{self.one_of(_PROBLEMS[label])} {self.one_of(_DETAILS[label])}"
-        return re.sub(r"\{(\w+)\}", lambda slot: self._fill(slot[1]), self._for_one_customer(text))
-
-    def _for_one_customer(self, text: str) -> str:
-        # The name in the text matches the one in the address.
         first, last = self.one_of(_FIRST_NAMES), self.one_of(_LAST_NAMES)
         number, domain = 10 + self.below(90), self.one_of(("com", "org", "net"))
         email = f"{first}.{last}{number}@example.{domain}".lower()
-        return text.replace("{name}", f"{first} {last}").replace("{email}", email)
+        text = text.replace("{name}", f"{first} {last}").replace("{email}", email)
+        return re.sub(r"\{(\w+)\}", self._filled, text)
 
-    def _fill(self, slot: str) -> str:
-        if slot == "order":
+    def _filled(self, slot: re.Match[str]) -> str:
+        if slot[1] == "order":
             return f"ORD-{10_000 + self.below(90_000)}-{chr(ord('A') + self.below(26))}"
-        if slot == "amount":
+        if slot[1] == "amount":
             return f"{5 + self.below(195)}.{self.below(100):02d} euros"
-        if slot == "day":
-            return self.one_of(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"))
-        return self.one_of(_SLOTS[slot])
+        return self.one_of(_SLOTS[slot[1]])
 
 
 _FIRST_NAMES: Final = (
@@ -141,6 +136,7 @@ _SLOTS: Final[dict[str, tuple[str, ...]]] = {
         "it stopped working after a week", "a part is missing", "it was damaged in the box",
         "it does not match the picture", "I ordered it by mistake", "it came much too late",
     ),
+    "day": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"),
     "days": ("two", "three", "four", "five", "six", "ten"),
     "device": ("my phone", "my tablet", "my laptop", "my work computer", "my new phone"),
     "action": (

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,9 +60,6 @@ class Demonstrations(Sequence[Demonstration]):
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def __iter__(self) -> Iterator[Demonstration]:
-        return iter(self.items)
 
     @property
     def certified(self) -> bool:
@@ -216,7 +214,7 @@ class Demonstrations(Sequence[Demonstration]):
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         self.to_jsonl(folder / _DATA_FILE)
-        write_whole(folder / "README.md", _data_card(self.items, self.spent, self.relation, title))
+        write_whole(folder / "README.md", _data_card(self, title))
 
     def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
@@ -329,88 +327,80 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # ---- the data card ----------------------------------------------------------------------------------------
 
+_CARD: Final = """\
+---
+pretty_name: {name}
+task_categories: [text-classification]
+tags: [synthetic, few-shot, differential-privacy]
+size_categories: ['{size}']
+configs:
+- config_name: default
+  data_files: {file}
+---
 
-def _data_card(
-    items: Sequence[Demonstration], spent: PrivacySpend | None, relation: str | None, title: str
-) -> str:
-    """A README.md in Markdown with the header that `datasets` and the Hugging Face hub read.
+# {title}
 
-    `spent` and `relation` are those of all items together; None if no guarantee holds.
-    """
-    return "\n".join([*_header(len(items), title), "", *_body(items, spent, relation, title), ""])
+{count}, written by a language model. No line is a record.
+
+## Guarantee
+
+{guarantee}
+
+| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | written by | ledger |
+|---|---|---|---|---|---|---|---|---|---|
+{rows}
+
+*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose
+values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's
+public facts, which the ledger's entry has too: `dpfewshot verify` compares them. *written by* has
+the first digits of hashes of the model, its tokenizer and the public prompt; a server claims it.
+*ledger* is the account, and the random identifier of the plan in it.
+"""
+
+_NO_GUARANTEE: Final = """\
+**No guarantee holds for all of them together.** Some are not private, or hold for different
+neighbours or units."""
 
 
-def _header(count: int, title: str) -> Iterator[str]:
-    """YAML; a JSON string is one of YAML too."""
-    yield "---"
-    yield f"pretty_name: {json.dumps(title)}"
-    yield "task_categories: [text-classification]"
-    yield "tags: [synthetic, few-shot, differential-privacy]"
-    yield f"size_categories: ['{'n<1K' if count < _SMALL else '1K<n<10K'}']"
-    yield "configs:"
-    yield "- config_name: default"
-    yield f"  data_files: {_DATA_FILE}"
-    yield "---"
-
-
-def _body(
-    items: Sequence[Demonstration], spent: PrivacySpend | None, relation: str | None, title: str
-) -> Iterator[str]:
-    yield f"# {_cell(title)}"
-    yield ""
-    yield (
-        f"{counted(len(items), 'synthetic few-shot demonstration')}, written by a language model. "
-        "No line is a record."
-    )
-    yield ""
-    yield "## Guarantee"
-    yield ""
-    if spent is None:
-        yield "**No guarantee holds for all of them together.** Some are not private, or hold for different"
-        yield "neighbours or units."
-        yield ""
-    else:
-        yield (
+def _data_card(ones: Demonstrations, title: str) -> str:
+    """A README.md in Markdown with the header, in YAML, that `datasets` and the Hugging Face hub read."""
+    spent, guarantee = ones.spent, _NO_GUARANTEE
+    if spent is not None:
+        guarantee = (
             f"Together they are (ε, δ)-differentially private with ε ≤ {amount_text(spent.epsilon)} and "
             f"δ = {amount_text(spent.delta)}, for neighbouring data sets under the relation "
-            f"{relation or 'none'}. Any use of them costs no further privacy. What else was "
+            f"{ones.relation or 'none'}. Any use of them costs no further privacy. What else was "
             "released from the same records adds to this."
         )
-        yield ""
-    yield "| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | written by | ledger |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    yield from _rows(items)
-    yield ""
-    yield "*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose"
-    yield "values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's"
-    yield "public facts, which the ledger's entry has too: `dpfewshot verify` compares them. *written by* has"
-    yield "the first digits of hashes of the model, its tokenizer and the public prompt; a server claims it."
-    yield "*ledger* is the account, and the random identifier of the plan in it."
+    return _CARD.format(
+        name=json.dumps(title),  # a JSON string is one of YAML too
+        size="n<1K" if len(ones) < _SMALL else "1K<n<10K",
+        file=_DATA_FILE,
+        title=_cell(title),
+        count=counted(len(ones), "synthetic few-shot demonstration"),
+        guarantee=guarantee,
+        rows="\n".join(
+            f"| {count} | {' | '.join(map(_cell, row))} |" for row, count in Counter(map(_row, ones)).items()
+        ),
+    )
 
 
-def _rows(items: Sequence[Demonstration]) -> Iterator[str]:
-    counts: dict[tuple[str, ...], int] = {}
-    for one in items:
-        made, spent = one.certificate, one.spent
-        row: tuple[str, ...] = (
-            "no guarantee" if spent is None else amount_text(spent.epsilon),
-            "no guarantee" if spent is None else amount_text(spent.delta),
-            one.relation,
-            "unknown" if made is None else made.unit or "each record",
-            one.mechanism,
-            "unknown" if made is None else made.version,
-            "unknown" if made is None else made.plan,
-            "unknown" if made is None else _written_by(made),
-            "none" if made is None or made.reservation is None else f"{made.dataset}, {made.reservation}",
-        )
-        counts[row] = counts.get(row, 0) + 1
-    for row, count in counts.items():
-        yield f"| {count} | {' | '.join(map(_cell, row))} |"
-
-
-def _written_by(made: Certificate) -> str:
-    told = {"model": made.model, "tokenizer": made.tokenizer, "prompt": made.prompt}
-    return ", ".join(f"{name} {value or 'unknown'}" for name, value in told.items())
+def _row(one: Demonstration) -> tuple[str, ...]:
+    made, spent = one.certificate, one.spent
+    costs = ("no guarantee",) * 2 if spent is None else (amount_text(spent.epsilon), amount_text(spent.delta))
+    if made is None:
+        return *costs, one.relation, "unknown", one.mechanism, "unknown", "unknown", "unknown", "none"
+    hashes = {"model": made.model, "tokenizer": made.tokenizer, "prompt": made.prompt}
+    return (
+        *costs,
+        one.relation,
+        made.unit or "each record",
+        one.mechanism,
+        made.version,
+        made.plan,
+        ", ".join(f"{name} {value or 'unknown'}" for name, value in hashes.items()),
+        "none" if made.reservation is None else f"{made.dataset}, {made.reservation}",
+    )
 
 
 def _cell(text: str) -> str:
