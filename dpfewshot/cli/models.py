@@ -40,53 +40,43 @@ _SERVERS_ARE_SLOW: Final = (
 )
 
 
-def option(default: Any, text: str, /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
-    """Return a dataclass's field with the command-line option that sets it; a project file sets it too.
+def setting(default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
+    """Return a dataclass's field that a project file and `--set` set; with a text for --help, an option, too.
 
-    Its names are `flags`, or the field's. `of` names the backends that have it, if not all do. `further` is
-    what else `click.option` takes.
+    The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do.
+    `further` is what else `click.option` takes. docs/how-to/project-file.md says what each setting is.
     """
-    attributes = {"default": default, "help": text, **further}
-    return field(default=default, metadata={"flags": flags, "of": of, "option": attributes})
-
-
-def key(default: Any, /, *, of: Sequence[str] = (), **further: Any) -> Any:
-    """Return a dataclass's field that a project file or `--set` sets, and no option: `project.Key`.
-
-    `of` as in `option`; `further` is what else `click.Parameter` takes. docs/how-to/project-file.md says what
-    each is.
-    """
-    return field(default=default, metadata={"of": of, "key": {"default": default, **further}})
+    return field(default=default, metadata={"text": text, "flags": flags, "of": of, "click": further})
 
 
 @dataclass(frozen=True)
 class Model:
     """The language model. None stands for the default of its backend."""
 
-    backend: str = option(
+    backend: str = setting(
         LLAMA_CPP, f"{', '.join(BACKENDS)}, the name of an installed backend, or package.module:factory."
     )
-    model: str | None = option(
+    model: str | None = setting(
         None,
         "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
         "packaged SmolLM2-135M; others: a name or folder.",
     )
-    base_url: tuple[str, ...] = key((), of=[OPENAI], multiple=True)
-    api_key_env: str | None = key(None, of=[OPENAI])
-    dialect: str | None = key(None, of=[OPENAI])
-    allow_truncated: bool | None = key(None, of=[OPENAI])
-    proxy: str | None = key(None, of=[OPENAI])
-    ca_bundle: str | None = key(None, of=[OPENAI])
-    device: str | None = key(None, of=[HUGGING_FACE])
-    dtype: str | None = key(None, of=[HUGGING_FACE])
-    gpu_layers: int | None = key(None, of=[LLAMA_CPP])
-    weights: str | None = key(
+    base_url: tuple[str, ...] = setting((), of=[OPENAI], multiple=True)
+    api_key_env: str | None = setting(None, of=[OPENAI])
+    dialect: str | None = setting(None, of=[OPENAI])
+    allow_truncated: bool | None = setting(None, of=[OPENAI])
+    proxy: str | None = setting(None, of=[OPENAI])
+    ca_bundle: str | None = setting(None, of=[OPENAI])
+    device: str | None = setting(None, of=[HUGGING_FACE])
+    dtype: str | None = setting(None, of=[HUGGING_FACE])
+    gpu_layers: int | None = setting(None, of=[LLAMA_CPP])
+    weights: str | None = setting(
         None, of=[LLAMA_CPP], type=click.Choice(["auto", "file", "bf16", "f16", "q8_0"])
     )
-    threads: int | None = key(None, of=[LLAMA_CPP])
-    context_tokens: int | None = key(None, of=IN_PROCESS)
-    decode_batch: int | None = key(None, of=IN_PROCESS)
-    kept_prompts: int | None = key(None, of=IN_PROCESS)
+    threads: int | None = setting(None, of=[LLAMA_CPP])
+    context_tokens: int | None = setting(None, of=IN_PROCESS)
+    decode_batch: int | None = setting(None, of=IN_PROCESS)
+    kept_prompts: int | None = setting(None, of=IN_PROCESS)
 
     @property
     def name(self) -> str:
@@ -181,8 +171,8 @@ LOCAL_RAY: Final = "local"
 class Workers:
     """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
 
-    workers: int | None = key(None, type=click.IntRange(min=1))
-    ray: str | None = key(None)
+    workers: int | None = setting(None, type=click.IntRange(min=1))
+    ray: str | None = setting(None)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, key, open_backend, option
+from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, open_backend, setting
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
@@ -28,7 +28,6 @@ from dpfewshot.values import (
     Records,
     Relation,
     StoredRecords,
-    amount_text,
     unit_of,
 )
 
@@ -114,14 +113,14 @@ def _top_k(_: click.Context, __: click.Parameter, text: str | None) -> int | Lit
 class Data:
     """The task, and the private records with their columns. Empty if a command does not ask for them."""
 
-    task: str | Task = option(  # noqa: RUF009 - a field
+    task: str | Task = setting(  # noqa: RUF009 - a field
         "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
     )
-    records: str = option("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.")
-    text: str | Mapping[str, str] = key("text", default=(), multiple=True, callback=_columns)
-    label_column: str = key("label")
-    unit: str | None = option(None, "The column that names whom a record belongs to (a customer id).")
-    mask_identifiers: str | None = key(None)
+    records: str = setting("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.")
+    text: str | Mapping[str, str] = setting("text", default=(), multiple=True, callback=_columns)
+    label_column: str = setting("label")
+    unit: str | None = setting(None, "The column that names whom a record belongs to (a customer id).")
+    mask_identifiers: str | None = setting(None)
 
     def read(self, path: str | None = None) -> Records:
         """Read the records, or those of another file with the same columns."""
@@ -168,11 +167,13 @@ COLUMNS: Final = ("text", "label_column", "unit")
 class Budget:
     """What a command may spend, and the public numbers that it is stated for. ε = 0 is refused."""
 
-    epsilon: float = option(0.0, "Epsilon; the word inf means no privacy.", type=finite_or_inf)
-    delta: float | None = option(
+    epsilon: float = setting(0.0, "Epsilon; the word inf means no privacy.", type=finite_or_inf)
+    delta: float | None = setting(
         None, "Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given."
     )
-    population: Mapping[str, int] | int | None = key(None, default=(), multiple=True, callback=_population)
+    population: Mapping[str, int] | int | None = setting(
+        None, default=(), multiple=True, callback=_population
+    )
 
     def of(self, records: Records | StoredRecords) -> PrivacyBudget | NoPrivacy:
         """The budget, with the default δ for these records (`planning.population.default_delta`)."""
@@ -188,11 +189,13 @@ class Budget:
 class AccountName:
     """The account of a ledger that pays; without a ledger, the budget ends with the command."""
 
-    ledger: str | None = option(
+    ledger: str | None = setting(
         None, "A durable budget: sqlite:///budget.db.", envvar=LEDGER_VARIABLE, show_envvar=True
     )
-    account: str | None = option(None, "The account's name, as in `ledger create`.", "--account", "--dataset")
-    create: bool = key(False)
+    account: str | None = setting(
+        None, "The account's name, as in `ledger create`.", "--account", "--dataset"
+    )
+    create: bool = setting(False)
 
     def __repr__(self) -> str:
         return f"AccountName(account={self.account!r})"  # a ledger's URL may have a password
@@ -255,28 +258,28 @@ class AccountName:
 class PlanOptions:
     """What is generated, and how. None leaves a setting to the planner or to a preset."""
 
-    labels: tuple[str, ...] = option(
+    labels: tuple[str, ...] = setting(
         (), "A label to generate; repeat it for several. Default: all.", "--label", multiple=True
     )
-    shots: int = option(1, "Demonstrations of each label.")
-    prompts_per_draw: int | None = option(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
-    max_tokens: int = option(40, "The most tokens of a demonstration.")
-    mechanism: str | None = option(
+    shots: int = setting(1, "Demonstrations of each label.")
+    prompts_per_draw: int | None = setting(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
+    max_tokens: int = setting(40, "The most tokens of a demonstration.")
+    mechanism: str | None = setting(
         None, f"What turns private numbers into a token. {_PLANNED}", type=click.Choice(MECHANISM_NAMES)
     )
-    preset: str | None = key(None, type=click.Choice(["tang", "adadpsyn"]))
-    records_per_prompt: int | None = key(None)
-    tokens_per_draw: int | None = key(None)
-    prompt_token_limit: int = key(20_000)
-    top_k: int | Literal["all"] | None = key(None, callback=_top_k)
-    clip: float | None = key(None)
-    temperature: float | None = key(None)
-    top_p: float | None = key(None)
-    sampling: str = key("poisson", type=click.Choice(["poisson", "fixed-size"]))
-    accounting: str = key("certified", type=click.Choice(["certified", "published"]))
-    holdout: float | None = key(None)
-    disjoint_parts: int = key(1)
-    record_token_cap: int = key(100)
+    preset: str | None = setting(None, type=click.Choice(["tang", "adadpsyn"]))
+    records_per_prompt: int | None = setting(None)
+    tokens_per_draw: int | None = setting(None)
+    prompt_token_limit: int = setting(20_000)
+    top_k: int | Literal["all"] | None = setting(None, callback=_top_k)
+    clip: float | None = setting(None)
+    temperature: float | None = setting(None)
+    top_p: float | None = setting(None)
+    sampling: str = setting("poisson", type=click.Choice(["poisson", "fixed-size"]))
+    accounting: str = setting("certified", type=click.Choice(["certified", "published"]))
+    holdout: float | None = setting(None)
+    disjoint_parts: int = setting(1)
+    record_token_cap: int = setting(100)
 
     def made_mechanism(self) -> Mechanism | None:
         """The mechanism that is named or described; None leaves it to the planner or the preset.
@@ -305,62 +308,68 @@ class PlanOptions:
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
 
 
-# docs/how-to/project-file.md says what each of the following is.
-
-
 @dataclass(frozen=True)
 class Probe:
     """What `plan` measures and compares."""
 
-    probe_seconds: float = key(2.0)
-    target_noise: float | None = key(None)  # what the texts of each mechanism bear
+    probe_seconds: float = setting(2.0)
+    target_noise: float | None = setting(None)  # what the texts of each mechanism bear
 
 
 @dataclass(frozen=True)
 class Scoring:
     """How `choose` scores, and which candidates there are; `calibrate` has the number of units."""
 
-    scored_units: int = key(1000)
-    score: str = key("accuracy", type=click.Choice(["accuracy", "likelihood"]))
-    balanced: bool = key(False)
-    no_demonstrations: bool = key(True)
-    instruction_only: bool = key(False)
-    calibrations: tuple[str, ...] = key((), multiple=True)
-    proxy_choice: bool = key(False)
+    scored_units: int = setting(1000)
+    score: str = setting("accuracy", type=click.Choice(["accuracy", "likelihood"]))
+    balanced: bool = setting(False)
+    no_demonstrations: bool = setting(True)
+    instruction_only: bool = setting(False)
+    calibrations: tuple[str, ...] = setting((), multiple=True)
+    proxy_choice: bool = setting(False)
 
 
 @dataclass(frozen=True)
 class Searching:
     """How `search` goes on from what it chose."""
 
-    rounds: int = key(2)
-    most_candidates: int = key(12)
+    rounds: int = setting(2)
+    most_candidates: int = setting(12)
 
 
 @dataclass(frozen=True)
 class Evaluating:
     """What `evaluate` measures."""
 
-    user_model: str | None = key(None)
-    public_data: bool = key(False)
+    user_model: str | None = setting(None)
+    public_data: bool = setting(False)
 
 
 @dataclass(frozen=True)
 class Auditing:
     """How the audits look."""
 
-    plays: int = key(1000)
-    beta: float = key(1e-3)
-    texts_only: bool = key(False)
-    baseline: str | None = key(None)
-    items: int = key(100)
+    plays: int = setting(1000)
+    beta: float = setting(1e-3)
+    texts_only: bool = setting(False)
+    baseline: str | None = setting(None)
+    items: int = setting(100)
 
 
 @dataclass(frozen=True)
 class Page:
     """The page of `report`."""
 
-    title: str = key("Privacy report")
+    title: str = setting("Privacy report")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What commands write and read. `from_project_file` gives each to an option."""
+
+    demonstrations: str | None = setting(None)
+    chosen: str | None = setting(None)
+    report: str | None = setting(None)
 
 
 @dataclass(frozen=True)
@@ -379,7 +388,8 @@ class Project:
     evaluate: Evaluating = field(default_factory=Evaluating)
     audit: Auditing = field(default_factory=Auditing)
     report: Page = field(default_factory=Page)
-    output: str | None = option(None, "The file to write.")
+    files: Files = field(default_factory=Files)
+    output: str | None = setting(None, "The file to write.")
 
     @property
     def task(self) -> Task:
@@ -533,6 +543,7 @@ def check_budget(
 @contextmanager
 def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
     """Make a refusal say which of ε and δ is short; `asked` is None for what the refused plan costs."""
+    from dpfewshot.account.amounts import in_words
     from dpfewshot.account.scopes import stratum_of
 
     try:
@@ -547,8 +558,8 @@ def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) 
         short = [f"{name} is short" for name, lacks in lacking if lacks]
         message = (
             f"this does not fit the budget of the account {account.dataset!r}: "
-            f"{' and '.join(short) or 'its Rényi rule has no room'}. It needs {_words(needed)}, and "
-            f"{_words(left)} is left"
+            f"{' and '.join(short) or 'its Rényi rule has no room'}. It needs {in_words(needed)}, and "
+            f"{in_words(left)} is left"
         )
         strata = [
             stratum_of(scope)
@@ -556,10 +567,6 @@ def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) 
             if by_stratum and scope is not None and (epsilon > some or delta > rest)
         ]
         raise refusal.saying(message + (f", for {'; '.join(strata)}" if strata else "")) from None
-
-
-def _words(amount: PrivacySpend) -> str:
-    return f"epsilon={amount_text(amount.epsilon)}, delta={amount_text(amount.delta)}"
 
 
 # ---- options and keys ------------------------------------------------------------------------------------
@@ -621,18 +628,18 @@ def takes(
             return command(project=_without_guarantee(_project(given)), **values)
 
         for name in reversed(names):
-            one = _FIELDS[name].metadata
-            kind = {"type": _TYPES.get(str(_FIELDS[name].type))}
-            if "key" in one:
-                attributes = {**kind, **one["key"], **changed.get(name, {})}
-                with_project = click.option(name, cls=Key, **attributes)(with_project)  # type: ignore[arg-type]
-                continue
-            flags = one["flags"] or ("--" + name.replace("_", "-"),)
-            attributes = {**kind, **one["option"], **changed.get(name, {})}
+            one, declared = _FIELDS[name], _FIELDS[name].metadata
+            attributes: dict[str, Any] = {"type": _TYPES.get(str(one.type)), "default": one.default}
+            attributes |= declared["click"] | changed.get(name, {})
             if name in required:
                 attributes["required"] = True
                 del attributes["default"]
-            with_project = click.option(*flags, name, **attributes)(with_project)
+            if declared["text"]:
+                flags = declared["flags"] or ("--" + name.replace("_", "-"),)
+                attributes.setdefault("help", declared["text"])
+                with_project = click.option(*flags, name, **attributes)(with_project)
+            else:
+                with_project = click.option(name, cls=Key, **attributes)(with_project)  # type: ignore[arg-type]
         return with_project
 
     return decorate

@@ -16,7 +16,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -42,14 +41,15 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "dpfewshot.toml"
 """The project file that commands find in the working folder."""
 
-_OUTPUT: Final = ("demonstrations", "chosen", "report")
+_TABLE_OF: Final = {"data": "records", "files": "output"}
+"""The section of a project's field, where it has another name."""
+
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "task": tuple(one.name for one in fields(Task)),
     **{
-        {"data": "records"}.get(name, name): tuple(one.name for one in fields(section) if one.name != "task")
+        _TABLE_OF.get(name, name): tuple(one.name for one in fields(section) if one.name != "task")
         for name, section in SECTIONS.items()
     },
-    "output": _OUTPUT,
 }
 """The keys of each section."""
 
@@ -66,7 +66,7 @@ _NAMED: Final[Mapping[type, str]] = {
 }
 """What a value must be, by its type in a section."""
 
-_PATHS: Final = ("records", "ca_bundle", "user_model", "calibrations", "baseline", *_OUTPUT)
+_PATHS: Final = ("records", "ca_bundle", "user_model", "calibrations", "baseline", *_SECTIONS["output"])
 _OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
 _SQLITE: Final = "sqlite:///"
 
@@ -77,13 +77,10 @@ class ProjectFile:
 
     Attributes:
         words: the options by name, as on the command line; the task as a `Task`.
-        output: the files of [output], by key.
         project: what commands are called with.
     """
 
-    path: Path
     words: Mapping[str, Any] = field(repr=False)  # a ledger may have a password
-    output: Mapping[str, str] = field(repr=False)
     project: Project = field(repr=False)
 
     @property
@@ -180,8 +177,7 @@ def _config(own: Collection[str], output: Mapping[str, str]) -> Decorator:
     def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
         if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
             return None
-        found = read(path or FILE_NAME)
-        words = {key: one for key, one in {**found.words, **found.output}.items() if key not in own}
+        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in own}
         context.default_map = _default_map(context.command, words, output) | dict(context.default_map or {})
         return path or FILE_NAME
 
@@ -217,7 +213,7 @@ def _set(output: Mapping[str, str]) -> Decorator:
 
 
 def _default_map(
-    command: click.Command, words: Mapping[str, Any], output: Mapping[str, str] = MappingProxyType({})
+    command: click.Command, words: Mapping[str, Any], output: Mapping[str, str]
 ) -> dict[str, Any]:
     """The words for a command's options: several for one that may be repeated."""
     words = {**words, **{option: words[key] for option, key in output.items() if key in words}}
@@ -235,13 +231,19 @@ def read(path: str | os.PathLike[str]) -> ProjectFile:
 
 def parsed(path: Path, text: str) -> ProjectFile:
     """The project file of this text; `path` is for messages, and its folder for relative paths."""
-    source = _File(path, text)
-    words, output, project, own = source.read(path.parent)
-    if "task" in source.tables:
-        words["task"] = source.task()
+    file = _File(path, text)
+    values = {
+        key: _placed(path.parent, key, one)
+        for section, table in file.tables.items()
+        if section != "task"
+        for key, one in table.items()
+    }
+    words, project, own = _described(values, file.error)
+    if "task" in file.tables:
+        words["task"] = file.task()
         project = replace(project, data=replace(project.data, task=words["task"]))
-    source.check(project, own)
-    return ProjectFile(path, words, output, project)
+    file.check(project, own)
+    return ProjectFile(words, project)
 
 
 def assigned(lines: Sequence[str]) -> dict[str, Any]:
@@ -250,14 +252,71 @@ def assigned(lines: Sequence[str]) -> dict[str, Any]:
     Raises:
         InvalidPlan: a line is no such line, or its key is unknown or of the wrong type.
     """
-    words, output, _, _ = _Lines(lines).read(Path())
-    return {**words, **output}
+    values: dict[str, Any] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        key = name.strip().partition(".")[0]
+        if not equals or not key:
+            raise click.UsageError(f"--set must read KEY=VALUE, not {line!r}")
+        if key not in _SECTION_OF:
+            close = get_close_matches(key, _SECTION_OF)
+            known = f"did you mean {close[0]}?" if close else f"there are {', '.join(_SECTION_OF)}"
+            raise click.UsageError(f"--set {key}: unknown key; {known}")
+        there, new = values.get(key), _value(key, name, value.strip())
+        if isinstance(there, dict) and isinstance(new, dict):  # population.Refund=3 and others
+            new = {**there, **new}
+        values[key] = new  # as with an option, the last one counts
+    return _described(values, _error_of_line)[0]
+
+
+def _error_of_line(message: str, key: str) -> InvalidPlan:
+    return InvalidPlan(f"--set {key}: {message}")
+
+
+def _value(key: str, name: str, written: str) -> Any:
+    for value in (written, json.dumps(written)):
+        try:
+            found = tomllib.loads(f"{name} = {value}")
+        except (tomllib.TOMLDecodeError, RecursionError):
+            continue
+        if set(found) == {key}:
+            return found[key]
+        break
+    raise _error_of_line("is no key of TOML", key)
 
 
 @click.command()
 @takes(*SECTIONS.values())
 def _everything(*, project: Project) -> Project:
     return project
+
+
+def _described(
+    values: Mapping[str, Any], error: Callable[[str, str], InvalidPlan]
+) -> tuple[dict[str, Any], Project, Collection[str]]:
+    """The words of some keys, the project that they describe, and those that the environment leaves alone.
+
+    Args:
+        error: makes an error of a message and the key that it is about.
+
+    Raises:
+        InvalidPlan: a value is of the wrong type.
+    """
+    words = {key: _words(value) for key, value in values.items()}
+    try:
+        with _everything.make_context("", [], default_map=_default_map(_everything, words, {})) as context:
+            project: Project = _everything.invoke(context)
+            own = [key for key in values if context.get_parameter_source(key) is _OWN]
+    except click.BadParameter as refused:
+        raise error(refused.message, str(refused.param.name if refused.param else "")) from None
+    sections = [getattr(project, name) for name in SECTIONS]
+    for key in own:  # refuse what became something else on its way: "1" a number, or true a string
+        value, made = values[key], next(getattr(one, key) for one in sections if hasattr(one, key))
+        as_given = [value] if isinstance(made, tuple) and isinstance(value, str) else value
+        same = (list(made) if isinstance(made, tuple) else made) == as_given
+        if not same or (made is True) != (value is True):
+            raise error(f"must be {_NAMED.get(type(made), 'left out')}", key)
+    return words, project, own
 
 
 def _placed(folder: Path, key: str, value: Any) -> Any:
@@ -280,92 +339,8 @@ def _words(value: Any) -> Any:
     return value if isinstance(value, list) else str(value)
 
 
-class _Source:
-    """Tables of keys, and what an error says of their place."""
-
-    tables: dict[str, Any]
-
-    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:
-        """An error that names the key and its place."""
-        raise NotImplementedError
-
-    def read(self, folder: Path) -> tuple[dict[str, Any], dict[str, str], Project, dict[str, Any]]:
-        """The words and the files of [output], their project, and what it has from the tables.
-
-        Raises:
-            InvalidPlan: a value is of the wrong type. Names the key.
-        """
-        values = {
-            key: _placed(folder, key, one)
-            for name, table in self.tables.items()
-            if name != "task"
-            for key, one in table.items()
-        }
-        output = {key: values.pop(key) for key in _OUTPUT if key in values}
-        for key, one in output.items():
-            if not isinstance(one, str):
-                raise self.error("must be a string", "output", key)
-        words = {key: _words(value) for key, value in values.items()}
-        try:
-            with _everything.make_context("", [], default_map=_default_map(_everything, words)) as context:
-                project = _everything.invoke(context)
-                own = {key: one for key, one in values.items() if context.get_parameter_source(key) is _OWN}
-        except click.BadParameter as error:
-            key = str(error.param.name if error.param else "")
-            raise self.error(error.message, _SECTION_OF[key], key) from None
-        self._check_types(project, own)
-        return words, output, project, own
-
-    def _check_types(self, project: Project, values: Mapping[str, Any]) -> None:
-        """Refuse what became something else on its way: "1" a number, or true a string."""
-        made = [getattr(project, name) for name in SECTIONS]
-        for key, value in values.items():
-            one = next(getattr(section, key) for section in made if hasattr(section, key))
-            as_given = [value] if isinstance(one, tuple) and isinstance(value, str) else value
-            if (list(one) if isinstance(one, tuple) else one) != as_given or (one is True) != (value is True):
-                raise self.error(f"must be {_NAMED.get(type(one), 'left out')}", _SECTION_OF[key], key)
-
-
-class _Lines(_Source):
-    """The lines of `--set`."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        values: dict[str, Any] = {}
-        for line in lines:
-            name, equals, value = line.partition("=")
-            key = name.strip().partition(".")[0]
-            if not equals or not key:
-                raise click.UsageError(f"--set must read KEY=VALUE, not {line!r}")
-            if key not in _SECTION_OF:
-                close = get_close_matches(key, _SECTION_OF)
-                known = f"did you mean {close[0]}?" if close else f"there are {', '.join(_SECTION_OF)}"
-                raise click.UsageError(f"--set {key}: unknown key; {known}")
-            values = self._with(values, name, value.strip(), key)
-        self.tables = {}
-        for key, value in values.items():
-            self.tables.setdefault(_SECTION_OF[key], {})[key] = value
-
-    def _with(self, values: dict[str, Any], name: str, value: str, key: str) -> dict[str, Any]:
-        for written in (value, json.dumps(value)):
-            try:
-                found = tomllib.loads(f"{name} = {written}")
-            except (tomllib.TOMLDecodeError, RecursionError):
-                continue
-            if set(found) != {key}:
-                break
-            there, new = values.get(key), found[key]
-            if isinstance(there, dict) and isinstance(new, dict):  # population.Refund=3 and others
-                new = {**there, **new}
-            return {**values, key: new}  # as with an option, the last one counts
-        raise self.error("is no key of TOML", _SECTION_OF[key], key)
-
-    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:  # noqa: ARG002 - as declared
-        """An error that names the key."""
-        return InvalidPlan(f"--set {key}: {message}")
-
-
-class _File(_Source):
-    """A file's text and tables, and the lines of its keys."""
+class _File:
+    """A file's text and tables. Its errors name the line of a key."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -378,10 +353,11 @@ class _File(_Source):
             for key in table:
                 if key not in _SECTIONS[section]:
                     known = ", ".join(map(repr, _SECTIONS[section]))
-                    raise self.error(f"unknown key; [{section}] has {known}", section, key)
+                    raise self.error(f"unknown key; [{section}] has {known}", key, section)
 
-    def error(self, message: str, section: str, key: str = "") -> InvalidPlan:
-        """An error that names the key and its line, or that of its section."""
+    def error(self, message: str, key: str, section: str = "") -> InvalidPlan:
+        """An error that names the key and its line, or that of its section, by default the key's own."""
+        section = section or _SECTION_OF[key]
         inside, line = "", 0
         for number, text in enumerate(self._lines, start=1):
             header = re.match(r"\s*\[+\s*([\w.-]+)", text)
@@ -399,24 +375,24 @@ class _File(_Source):
         table = self.tables["task"]
         for one in fields(Task):
             if one.default is MISSING and one.name not in table:
-                raise self.error(f"[task] needs {one.name!r}", "task")
+                raise self.error(f"[task] needs {one.name!r}", "", "task")
         with self._checks("task"):
             return Task(**table)
 
-    def check(self, project: Project, values: Mapping[str, Any]) -> None:
+    def check(self, project: Project, own: Collection[str]) -> None:
         """Refuse sections that contradict themselves or each other."""
         account, data, budget, settings = project.account, project.data, project.budget, project.settings
         with self._checks("account"):
             if "account" in self.tables:  # the environment may name a ledger for other commands
                 account.check()
-            if "ledger" in values and budget.epsilon == math.inf:
+            if "ledger" in own and budget.epsilon == math.inf:
                 raise InvalidPlan("a ledger counts nothing at epsilon = inf, without privacy")
         with self._checks("model"):
             options_of(project.model)
         with self._checks("settings"):
             settings.made_mechanism()
         with self._checks("budget"):
-            if "epsilon" in values and budget.epsilon < math.inf:
+            if "epsilon" in own and budget.epsilon < math.inf:
                 PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)
         if isinstance(data.task, Task):
             self._check_task(data.task, project)
@@ -426,8 +402,9 @@ class _File(_Source):
         given = tuple(data.text) if isinstance(data.text, Mapping) else ()
         if "records" in self.tables and given != task.text_fields:
             columns = f"a table with a column for each of {', '.join(task.text_fields)}"
-            wanted = columns if task.text_fields else "one column"
-            raise self.error(f"must be {wanted}, as [task] says", "records", "text")
+            raise self.error(
+                f"must be {columns if task.text_fields else 'one column'}, as [task] says", "text"
+            )
         with self._checks("settings", "labels"):
             for label in project.settings.labels:
                 task.check_label(label)
@@ -450,4 +427,4 @@ class _File(_Source):
                 for one in self.tables.get(section, {})
                 if one.replace("_", " ").removesuffix("s") in plain
             )
-            raise self.error(message, section, key or next(named, "")) from None
+            raise self.error(message, key or next(named, ""), section) from None
