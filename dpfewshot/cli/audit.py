@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,12 +26,9 @@ CONFIDENTIAL: Final = (
 
 def _takes(*wanted: type | str, **further: Any) -> Decorator:
     """Give an audit options, and those that all audits have."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        output = {"help": "Write the JSON to this file, new or replaced."}
-        return takes(*wanted, "output", output=output, **further)(quiet_option(json_option(command)))
-
-    return decorate
+    output = {"help": "Write the JSON to this file, new or replaced."}
+    settings = takes(*wanted, "output", output=output, **further)
+    return lambda command: settings(quiet_option(json_option(command)))
 
 
 class _CanaryByDefault(click.Group):

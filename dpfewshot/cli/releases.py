@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,6 @@ CONTEXT_TOKENS: Final = 1024
 _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
-
 _CANDIDATES: Final = click.option(
     "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
 )
@@ -60,17 +59,14 @@ _CANDIDATES: Final = click.option(
 
 def _takes(output: str, *further: type | str) -> Decorator:
     """Give a command the settings of a release from labelled records, and further ones."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        return takes(
-            *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output", *further),
-            without=("mask_identifiers",),
-            required=("task", "records", "epsilon"),
-            holdout={"default": HOLDOUT},
-            output={"help": output},
-        )(quiet_option(json_option(command)))
-
-    return decorate
+    settings = takes(
+        *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output", *further),
+        without=("mask_identifiers",),
+        required=("task", "records", "epsilon"),
+        holdout={"default": HOLDOUT},
+        output={"help": output},
+    )
+    return lambda command: settings(quiet_option(json_option(command)))
 
 
 @click.command()
@@ -96,26 +92,14 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     if scoring.no_demonstrations:
         candidates.insert(0, Candidate())
     checked_candidates(task, candidates)
-    with _nothing_spent_if_interrupted("scoring") as on_progress:
-        texts = [text for one in candidates for text in one.demonstrations]
-        records, settings = _inputs(project, task, texts, pure=True)
-        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
+    texts = [text for one in candidates for text in one.demonstrations]
+    with _release(project, texts, doing="scoring", choosing=True) as (records, model, settings):
         if scoring.instruction_only:
             written = instruction_only_demonstrations(task, model)
             candidates.append(Candidate(written, name="instruction-only"))
         candidates += list(_calibrated(task, model, candidates, scoring.calibrations))
         stages()("scoring the candidates")
-        choice = choosing.choose(
-            task,
-            records,
-            model,
-            candidates,
-            score=scoring.score,
-            balanced=scoring.balanced,
-            proxy=scoring.proxy_choice,
-            on_progress=on_progress,
-            **settings,
-        )
+        choice = choosing.choose(task, records, model, candidates, **settings)
     _publish_choice(project, choice, as_json=as_json)
 
 
@@ -142,24 +126,12 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     from dpfewshot.releases import choosing
 
     _check_new(project.output)
-    scoring = project.choose
     shown = [one for path in files for one in Demonstrations.from_jsonl(path)]
-    with _nothing_spent_if_interrupted("scoring") as on_progress:
-        records, settings = _inputs(project, project.task, shown, pure=True)
-        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
-        stages()(f"scoring in {project.search.rounds} rounds")
-        choice = choosing.search(
-            project.task,
-            records,
-            model,
-            proposer=choosing.Variations(shown, most=project.search.most_candidates),
-            rounds=project.search.rounds,
-            score=scoring.score,
-            balanced=scoring.balanced,
-            proxy=scoring.proxy_choice,
-            on_progress=on_progress,
-            **settings,
-        )
+    rounds, most = project.search.rounds, project.search.most_candidates
+    with _release(project, shown, doing="scoring", choosing=True) as (records, model, settings):
+        stages()(f"scoring in {rounds} rounds")
+        proposer = choosing.Variations(shown, most=most)
+        choice = choosing.search(project.task, records, model, proposer=proposer, rounds=rounds, **settings)
     _publish_choice(project, choice, as_json=as_json)
 
 
@@ -231,13 +203,9 @@ def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) ->
     path = project.output or str(Path(demonstrations or "none").with_suffix(_SUFFIX))
     _check_new(path)
     shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
-    with _nothing_spent_if_interrupted("measuring") as on_progress:
-        records, settings = _inputs(project, project.task, shown)
-        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
+    with _release(project, shown, doing="measuring") as (records, model, settings):
         stages()("measuring the bias")
-        released = release_calibration(
-            project.task, records, model, shown, on_progress=on_progress, **settings
-        )
+        released = release_calibration(project.task, records, model, shown, **settings)
     told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
     publish(told, path, released.to_json)
 
@@ -265,62 +233,13 @@ def _check_new(path: str | None) -> None:
         raise click.UsageError(f"--output {path} exists: name a new file, or move the earlier one away")
 
 
-def _inputs(
-    project: Project, task: Task, texts: Iterable[Demonstration], *, pure: bool = False
-) -> tuple[Records, dict[str, Any]]:
-    """Read the records, check what needs no model, and return them with the release's keyword arguments.
-
-    The account is not created for texts that it has paid for. A `pure` release costs ε alone, and no δ.
-    """
-    from dpfewshot.account.rule import Admission
-    from dpfewshot.planning.population import relation_of
-    from dpfewshot.releases.payment import explained, open_payment, scope_of_release
-    from dpfewshot.sampling import Holdout, partition_of_units
-
-    project.account.check()
-    paid = any(one.certificate and one.certificate.dataset == project.account.account for one in texts)
-    project.account.check_counts("the files that are named", there=paid)
-    records, population, holdout = project.data.read(), project.budget.population, project.holdout
-    budget = project.budget.of(records)
-    if not isinstance(budget, PrivacyBudget):
-        raise click.UsageError("--epsilon must be finite: without noise there is no release")
-    check_whole("scored_units", project.choose.scored_units)
-    with project.data.lines_named():
-        open_payment(task, records, budget=None, population=population, holdout=holdout)
-    cost = PrivacySpend(budget.epsilon, 0.0 if pure else budget.delta)
-    run = relation_of("poisson", population), unit_of(records)
-    account, name = project.account.opened(*run, None), project.account.account
-    pays = f" of the account {name!r}" if name else " without a ledger that counts it"
-    told = f"this may spend {_amounts(cost)}{pays}"
-    if account is not None:
-        scope = scope_of_release(account, partition_of_units(task, records, Holdout(holdout)))
-        try:
-            check_budget(account, [scope], cost, by_stratum=False)
-        except BudgetExceeded as refusal:
-            raise explained(refusal, scope) from None
-        if account.rule == Admission.SUM:
-            after, _ = account.check([(scope, cost)])
-            spent, then = _amounts(account.spent), _amounts(after)
-            told = (
-                f"the account {name!r} has spent at most {spent} in all, and then at most {then}, if nothing "
-            )
-            told += "else spends"
-    stages()(f"{told}; interrupted before it is done, it spends nothing")
-    return records, {
-        "budget": budget,
-        "population": population,
-        "holdout": holdout,
-        "scored_units": project.choose.scored_units,
-        "record_token_cap": project.settings.record_token_cap,
-        "account": account or project.account.opened(*run, budget),
-    }
-
-
 @contextmanager
-def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that prints the progress in a pipe; make Ctrl-C say that nothing was spent.
+def _release(
+    project: Project, texts: Iterable[Demonstration], *, doing: str, choosing: bool = False
+) -> Iterator[tuple[Records, LogprobBackend, dict[str, Any]]]:
+    """Check what needs no model, then give the records, the model and the other arguments of a release.
 
-    A release is charged after its last step alone (`releases.scoring.charged`).
+    A release is charged after its last step alone (`releases.scoring.charged`): Ctrl-C says so.
     """
     tell, done = stages(), False
 
@@ -331,10 +250,63 @@ def _nothing_spent_if_interrupted(doing: str) -> Iterator[Callable[[int, int], N
             tell(f"{doing}: {100 * step // steps} % done")
 
     try:
-        yield on_progress
+        records, settings = _inputs(project, texts, choosing=choosing)
+        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
+        yield records, model, settings | {"on_progress": on_progress}
     except KeyboardInterrupt:
         spent = "`dpfewshot ledger show` says whether it was paid for" if done else "nothing is spent"
         raise click.Abort(f"interrupted: nothing is released, and {spent}") from None
+
+
+def _inputs(
+    project: Project, texts: Iterable[Demonstration], *, choosing: bool
+) -> tuple[Records, dict[str, Any]]:
+    """Read the records, check what needs no model, and say what it costs: a choice has no δ.
+
+    The account is not created for texts that it has paid for.
+    """
+    from dpfewshot.account.rule import Admission
+    from dpfewshot.planning.population import relation_of
+    from dpfewshot.releases.payment import explained, open_payment
+
+    task, scoring = project.task, project.choose
+    project.account.check()
+    paid = any(one.certificate and one.certificate.dataset == project.account.account for one in texts)
+    project.account.check_counts("the files that are named", there=paid)
+    records, population, holdout = project.data.read(), project.budget.population, project.holdout
+    budget = project.budget.of(records)
+    if not isinstance(budget, PrivacyBudget):
+        raise click.UsageError("--epsilon must be finite: without noise there is no release")
+    check_whole("scored_units", scoring.scored_units)
+    cost = PrivacySpend(budget.epsilon, 0.0 if choosing else budget.delta)
+    run = relation_of("poisson", population), unit_of(records)
+    account, name = project.account.opened(*run, None), project.account.account
+    divided: dict[str, Any] = {"population": population, "holdout": holdout}
+    with project.data.lines_named():
+        scope = open_payment(task, records, budget=budget, account=account, **divided).scope
+    pays = f" of the account {name!r}" if name else " without a ledger that counts it"
+    told = f"this may spend {_amounts(cost)}{pays}"
+    if account is not None:
+        try:
+            check_budget(account, [scope], cost, by_stratum=False)
+        except BudgetExceeded as refusal:
+            raise explained(refusal, scope) from None
+        if account.rule == Admission.SUM:
+            after, _ = account.check([(scope, cost)])
+            spent, then = _amounts(account.spent), _amounts(after)
+            told = f"the account {name!r} has spent at most {spent} in all, and then at most {then}, "
+            told += "if nothing else spends"
+    stages()(f"{told}; interrupted before it is done, it spends nothing")
+    settings: dict[str, Any] = {
+        "budget": budget,
+        **divided,
+        "scored_units": scoring.scored_units,
+        "record_token_cap": project.settings.record_token_cap,
+        "account": account or project.account.opened(*run, budget),
+    }
+    if choosing:
+        settings |= {"score": scoring.score, "balanced": scoring.balanced, "proxy": scoring.proxy_choice}
+    return records, settings
 
 
 # ---- labels ----------------------------------------------------------------------------------------------
