@@ -138,9 +138,8 @@ def membership(*, project: Project, held_out: str, demonstrations: str | None, a
         trials = trials_of_records(inside, outside)
     else:
         trials = trials_of_demonstrations(Demonstrations.from_jsonl(demonstrations), inside, outside)
-    tell = stages()
-    backend = open_backend(project.model, tell=tell)
-    tell("measuring losses")
+    backend = open_backend(project.model)
+    stages()("measuring losses")
     conclude(membership_inference(project.task, backend, trials), project, as_json=as_json)
 
 
@@ -160,9 +159,9 @@ def influence(*, project: Project, demonstrations: str, test: str, as_json: bool
     from dpfewshot.demonstrations import Demonstrations
 
     asked = [record.text for record in project.data.read(test)[: project.audit.items]]
-    shown, tell = Demonstrations.from_jsonl(demonstrations), stages()
-    backend = open_backend(project.model, tell=tell)
-    tell("measuring influences")
+    shown = Demonstrations.from_jsonl(demonstrations)
+    backend = open_backend(project.model)
+    stages()("measuring influences")
     measured = influences(project.task, backend, shown, asked)
     conclude(influence_finding([measured]), project, as_json=as_json)
 

@@ -73,9 +73,8 @@ def _examine(model: Model) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()}, dpfewshot {__version__}, {sys.platform}")
     yield _check("exact core", _core)
     yield _check("accounting", _accounting)
-    tell = stages()
     try:
-        backend = open_backend(model, tell=tell)
+        backend = open_backend(model)
     except DPFewShotError as error:
         yield Check("model", well=False, says=str(error))
         return
@@ -93,7 +92,7 @@ def _examine(model: Model) -> Iterator[Check]:
     else:
         advice = remedy(model.backend, described, "claim", about_invariance=True)
         yield Check("claim", well=False, says="does not state that it is batch-invariant", remedy=advice)
-    tell(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
+    stages()(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
     for found in examine(backend):
         advice = remedy(model.backend, described, found.check, about_invariance=found.about_invariance)
         yield Check(found.check, found.passed, found.detail, None if found.passed else advice)
@@ -213,7 +212,7 @@ def demo(*, project: Project, as_json: bool) -> None:
       dpfewshot demo
     """
     started, tell = time.monotonic(), stages()
-    backend = open_backend(project.model, prompts=KEPT_FOR, tell=tell)
+    backend = open_backend(project.model, prompts=KEPT_FOR)
     tell("planning")
     synthesizer = demo_synthesizer(backend, epsilon=project.budget.epsilon)
     if not as_json:

@@ -81,16 +81,13 @@ def evaluate(
     from dpfewshot.evaluation import Results, summarise
     from dpfewshot.evaluation import evaluate as carry_out
 
-    user_model, public_data = project.evaluate.user_model, project.evaluate.public_data
-    if user_model is not None and project.model.backend != LLAMA_CPP:
+    confidential = not project.evaluate.public_data
+    if project.evaluate.user_model is not None and project.model.backend != LLAMA_CPP:
         raise InvalidPlan("user_model needs --backend llama-cpp")
     for epsilon in epsilons:
         PrivacyBudget(1.0 if math.isinf(epsilon) else epsilon, 0.5)  # checks the range
     tell, results = stages(), Results(project.output)
-    # Few-shot prompts are longer than generation prompts; one context serves both.
-    experiment = _experiment(
-        project, test, user_model, context=256 * (2 + max(counts) // 2), confidential=not public_data
-    )
+    experiment = _experiment(project, test, most_shots=max(counts), confidential=confidential)
     planned = list(_trials(project, epsilons, counts, mechanisms))
     with progress_bar(total=len(planned), desc="evaluating", unit="trial") as bar:
         for number, trial in enumerate(planned, start=1):
@@ -101,19 +98,17 @@ def evaluate(
     wanted = {experiment.key(trial) for trial in planned}
     summaries = summarise(cell for cell in results.cells if cell.key in wanted)
     if as_json:
-        document = {"confidential": not public_data, "summaries": list(map(asdict, summaries))}
+        document = {"confidential": confidential, "summaries": list(map(asdict, summaries))}
         click.echo(json.dumps(document))
         return
     click.echo(_table(summaries))
-    if not public_data:
+    if confidential:
         click.echo(
             "confidential: measured on private records, outside every budget; do not publish", err=True
         )
 
 
-def _experiment(
-    project: Project, test: str, user_model: str | None, *, context: int, confidential: bool
-) -> Experiment:
+def _experiment(project: Project, test: str, *, most_shots: int, confidential: bool) -> Experiment:
     from dpfewshot.evaluation import Experiment
     from dpfewshot.planning.population import default_delta
     from dpfewshot.records import read_records
@@ -121,11 +116,13 @@ def _experiment(
     data, model = project.data, project.model
     records = data.read()
     items = read_records(test, text=data.text, label=data.label_column)
+    context = 256 * (2 + most_shots // 2)  # for few-shot prompts, which are longer than those that generate
     writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
-    user, other = None, None
-    if user_model is not None:
-        other = replace(project, model=replace(model, model=user_model, kept_prompts=30))
-        user = other.open_model(prompts=None, context_tokens=context)
+    user, user_name = None, None
+    if project.evaluate.user_model is not None:
+        other = replace(model, model=project.evaluate.user_model, kept_prompts=30)
+        user = replace(project, model=other).open_model(prompts=None, context_tokens=context)
+        user_name = other.name
     return Experiment(
         task=project.task,
         records=records,
@@ -134,7 +131,7 @@ def _experiment(
         writer_name=model.name,
         delta=default_delta(None, records),
         user=user,
-        user_name=None if other is None else other.model.name,
+        user_name=user_name,
         confidential=confidential,
     )
 
@@ -145,21 +142,15 @@ def _trials(
     from dpfewshot.evaluation import InstructionOnly, NonPrivateSample, Synthetic, Trial, ZeroShot
     from dpfewshot.mechanisms import by_name
 
-    settings = project.settings
+    prompts, tokens = project.settings.prompts_per_draw, project.settings.max_tokens
     conditions = [
-        Synthetic(
-            name,
-            by_name(name),
-            prompts_per_draw=settings.prompts_per_draw,
-            max_tokens=settings.max_tokens,
-        )
-        for name in mechanisms
+        Synthetic(name, by_name(name), prompts_per_draw=prompts, max_tokens=tokens) for name in mechanisms
     ]
     budgets = dict.fromkeys([*(None if math.isinf(each) else each for each in epsilons), None])
     yield Trial(ZeroShot(), 0.0, shots=0)
     for count in shots:
         for repetition in range(REPETITIONS):
-            yield Trial(InstructionOnly(settings.max_tokens), 0.0, count, repetition)
+            yield Trial(InstructionOnly(tokens), 0.0, count, repetition)
             yield Trial(NonPrivateSample(), None, count, repetition)
             for epsilon in budgets:
                 for condition in conditions:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,7 +18,7 @@ import click
 
 from dpfewshot.backends.downloads import DOWNLOADS, downloaded, fetch
 from dpfewshot.backends.machine import usable_processors
-from dpfewshot.cli.printing import json_option
+from dpfewshot.cli.printing import json_option, stages
 from dpfewshot.errors import BackendError
 
 if TYPE_CHECKING:
@@ -89,42 +89,30 @@ _OPTIONS: Final = {one.name: one.metadata["of"] or BACKENDS for one in fields(Mo
 """The backends that have each option."""
 
 
-def open_backend(
-    model: Model, *, prompts: int | None = None, tell: Callable[[str], None] | None = None
-) -> LogprobBackend:
+def open_backend(model: Model, *, prompts: int | None = None) -> LogprobBackend:
     """Return the backend that the options describe.
 
     Args:
         prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
             None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
-        tell: is told the stage once the options are checked (`printing.stages`).
-
-    Raises:
-        BackendError: an option does not fit the backend, or a required one is missing; or the backend cannot
-            be made.
-        MissingExtra: a required package is not installed.
     """
     name, given = model.backend, options_of(model)
-    if tell is not None:
-        tell("loading the model")
+    stages()("loading the model")
     from dpfewshot import backends
 
     mean = PLANNED_PROMPTS if prompts is None else prompts
     kept = {"kept_prompts": mean + math.ceil(4 * math.sqrt(mean))}
-    backend: LogprobBackend
     if name == LLAMA_CPP:
         given["model"] = given.get("model") or backends.packaged_model_path()
-        backend = backends.LlamaCpp(**{"context_tokens": CONTEXT_TOKENS, **kept, **given})
-    elif name == OPENAI:
+        return backends.LlamaCpp(**{"context_tokens": CONTEXT_TOKENS, **kept, **given})
+    if name == OPENAI:
         _need(name, given, "base_url", "model")
         click.echo(_SERVERS_ARE_SLOW, err=True)
-        backend = backends.OpenAICompatible(api_key=_key(given.pop("api_key_env", None)), **given)
-    elif name == HUGGING_FACE:
+        return backends.OpenAICompatible(api_key=_key(given.pop("api_key_env", None)), **given)
+    if name == HUGGING_FACE:
         _need(name, given, "model")
-        backend = backends.HuggingFace(**{**kept, **given})
-    else:
-        backend = backends.backend_from(name)
-    return backend
+        return backends.HuggingFace(**{**kept, **given})
+    return backends.backend_from(name)
 
 
 def options_of(model: Model) -> dict[str, Any]:
@@ -132,22 +120,17 @@ def options_of(model: Model) -> dict[str, Any]:
     name = model.backend
     given = {key: getattr(model, key) for key in _OPTIONS if getattr(model, key) not in {None, ()}}
     if name not in BACKENDS and ":" not in name:
-        _check_registered(name)
+        from dpfewshot.backends.factory import registered_names
+
+        names = registered_names()
+        if name not in names:
+            choices = ", ".join([*BACKENDS, *names])
+            raise BackendError(f"unknown --backend {name!r}; choose {choices}, or package.module:factory")
     if strange := [key for key in given if name not in _OPTIONS[key]]:
         known = [key for key, backends in _OPTIONS.items() if name in backends]
         takes = ", ".join(known) or "no settings: its factory configures it"
         raise BackendError(f"--backend {name} has no {', '.join(strange)}: it takes {takes}")
     return given
-
-
-def _check_registered(name: str) -> None:
-    """Refuse a name that neither dpfewshot nor an installed package gives to a backend."""
-    from dpfewshot.backends.factory import registered_names
-
-    names = registered_names()
-    if name not in names:
-        known = ", ".join([*BACKENDS, *names])
-        raise BackendError(f"unknown --backend {name!r}; choose {known}, or package.module:factory")
 
 
 def _key(variable: str | None) -> str | None:

@@ -412,7 +412,7 @@ class Project:
         model = self.model
         if model.backend == LLAMA_CPP and model.context_tokens is None:
             model = replace(model, context_tokens=context_tokens)
-        return open_backend(model, prompts=prompts, tell=stages())
+        return open_backend(model, prompts=prompts)
 
     def expert_settings(self) -> Settings:
         """What only experts set."""
