@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe,
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
+    Relation,
     amount_text,
     counted,
     delta_text,
@@ -147,11 +148,6 @@ _LISTED: Final = 6
 _TRIED, _TRIED_TOKENS = 3, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""
 
-_NEIGHBOURS: Final = {
-    "replace-one": "one {} exchanged for another",
-}
-"""A relation in plain words, where it is not one unit more or less."""
-
 
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     """The plan in plain words: what is written, what it costs, how long it takes, and how it will read.
@@ -168,16 +164,18 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         lines.append(f"time: at most about {_duration(plan.estimated_seconds)}")
     if plan.epsilon is not None:
         lines.append(f"how the texts will read: {reading(plan)}")
-    return "\n".join(
-        f"{'      ' if place else 'plan: '}{on_one_line(line)}" for place, line in enumerate(lines)
-    )
+    return _after("plan: ", map(on_one_line, lines))
+
+
+def _after(word: str, lines: Iterable[str]) -> str:
+    return word + f"\n{' ' * len(word)}".join(lines)
 
 
 def _sources(plan: GenerationPlan, noun: str) -> str:
     """For which labels, and how many units each has."""
     strata, shots = plan.strata, plan.settings.shots_per_label
     each = "" if shots == 1 else f"{shots} "
-    if len(strata) == 1 or len(strata) <= _LISTED:
+    if len(strata) <= _LISTED:
         return "; ".join(f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
     sizes = [one.population for one in strata]
     most = counted(max(sizes), noun)
@@ -189,11 +187,12 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
 
     if plan.epsilon is None or plan.delta is None:
         return "no guarantee: the texts may tell of single records, so keep them where the records are"
-    change = _NEIGHBOURS.get(plan.relation, "one {} more or less").format(noun)
+    change = "exchanged for another" if plan.relation == Relation.REPLACE_ONE else "more or less"
+    sure = percent_text(believed(0.5, plan.epsilon))
     return (
-        f"epsilon {epsilon_text(plan.epsilon)} for {change}: who reads all texts and was 50 % sure that a "
-        f"given {noun} is in the data becomes at most {percent_text(believed(0.5, plan.epsilon))} sure, "
-        f"but for a chance of {delta_text(plan.delta)}"
+        f"epsilon {epsilon_text(plan.epsilon)} for one {noun} {change}: who reads all texts and was 50 % "
+        f"sure that a given {noun} is in the data becomes at most {sure} sure, but for a chance of "
+        f"{delta_text(plan.delta)}"
     )
 
 
@@ -347,7 +346,7 @@ def in_detail(plan: GenerationPlan, unit: str | None = None) -> str:
             f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
             "budget; the others are drawn more often, which takes more noise. --set holdout=0 uses all"
         )
-    return "\n".join(f"{'      ' if place else 'plan: '}{line}" for place, line in enumerate(lines))
+    return _after("plan: ", lines)
 
 
 def _cells(stratum: StratumPlan) -> tuple[str, ...]:

@@ -63,11 +63,7 @@ _PLANNED: Final = "Default: planned for the least noise."
 
 
 def finite_or_inf(text: object) -> float:
-    """The value of --epsilon: a finite number, or infinity for the word inf.
-
-    Raises:
-        BadParameter: it is neither. A number too large for a float does not mean "no privacy".
-    """
+    """The value of --epsilon: infinity for the word inf alone, and for no number too large for a float."""
     if text == "inf":
         return math.inf
     try:
@@ -129,11 +125,7 @@ class Data:
         return read_records(path or self.records, text=self.text, label=self.label_column, unit=self.unit)
 
     def read_masked(self) -> Records | StoredRecords:
-        """Read the records, masked if that is asked for.
-
-        Raises:
-            DPFewShotError: the file cannot be used, or Presidio is not installed.
-        """
+        """Read the records, masked if that is asked for."""
         from dpfewshot.records import mask_identifiers
 
         records, language = self.read(), self.mask_identifiers
@@ -213,10 +205,7 @@ class AccountName:
         """Refuse to create the account if there are texts already, which then would count for nothing.
 
         A project folder that was copied or restored without its ledger would else get its whole budget again.
-
-        Args:
-            texts: where they are, for the message.
-            there: whether there are any.
+        `texts` says where they are.
         """
         if there and self.create and self.opened() is None:
             raise LedgerError(
@@ -225,7 +214,10 @@ class AccountName:
             )
 
     def opened(
-        self, relation: str | None = None, unit: str | None = None, budget: PrivacyBudget | None = None
+        self,
+        relation: str | None = None,
+        unit: str | None = None,
+        budget: PrivacyBudget | NoPrivacy | None = None,
     ) -> Account | None:
         """The account, bound to a run's relation and unit; None if nobody names one or it is to be created.
 
@@ -233,22 +225,18 @@ class AccountName:
             relation: the neighbouring relation of the run; None binds nothing.
             unit: the column that names whom a record belongs to.
             budget: to create it with if `create` says so; None to create nothing.
-
-        Raises:
-            LedgerError: there is no such account, or it holds for another relation or unit.
         """
         if self.ledger is None or self.account is None:
             return None
         from dpfewshot.account.ledger import BudgetLedger
         from dpfewshot.account.names import dataset_name
 
-        ledger = BudgetLedger.open(self.ledger)
-        known = {self.account, dataset_name(self.account)}.intersection(ledger.datasets())
-        if self.create and not known:
-            if budget is None:
+        ledger, stated = BudgetLedger.open(self.ledger), relation or Relation.ZERO_OUT
+        if self.create and dataset_name(self.account) not in ledger.datasets():
+            if not isinstance(budget, PrivacyBudget):
                 return None
-            return ledger.create(self.account, budget, relation=relation or Relation.ZERO_OUT, unit=unit)
-        account = ledger.account(self.account, relation=relation or Relation.ZERO_OUT, unit=unit)
+            return ledger.create(self.account, budget, relation=stated, unit=unit)
+        account = ledger.account(self.account, relation=stated, unit=unit)
         if relation is not None:
             account.bind(frozenset({relation}), unit)
         return account
@@ -282,11 +270,7 @@ class PlanOptions:
     record_token_cap: int = setting(100)
 
     def made_mechanism(self) -> Mechanism | None:
-        """The mechanism that is named or described; None leaves it to the planner or the preset.
-
-        Raises:
-            InvalidPlan: a setting needs a mechanism, or does not fit it.
-        """
+        """The mechanism that is named or described; None leaves it to the planner or the preset."""
         from dpfewshot.mechanisms import InvisibleInk
         from dpfewshot.mechanisms import by_name as mechanism_by_name
         from dpfewshot.planning.defaults import CANDIDATES, TEMPERATURE
@@ -418,10 +402,9 @@ class Project:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
 
-        same = {one.name for one in fields(Settings)} & {one.name for one in fields(PlanOptions)} - {
-            "holdout"
-        }
-        return Settings(holdout=self.holdout, **{name: getattr(self.settings, name) for name in same})
+        same = set(_names_of(Settings)) & set(_names_of(PlanOptions))
+        values = {name: getattr(self.settings, name) for name in same}
+        return Settings(**(values | {"holdout": self.holdout}))
 
     def synthesizer(
         self, *, resuming: bool = False, described: bool = False, observers: Iterable[Observer] = ()
@@ -434,10 +417,6 @@ class Project:
             resuming: whether an earlier run has reserved some of the plan already.
             described: whether the caller describes how the texts will read, which a warning then only names.
             observers: are told what is released.
-
-        Raises:
-            DPFewShotError: the input is wrong; says what in one line.
-            BudgetExceeded: the account does not allow the plan.
         """
         from dpfewshot.planning.population import relation_of
 
@@ -469,7 +448,7 @@ class Project:
             shots_per_label=options.shots,
             population=self.budget.population,
             labels=options.labels or None,
-            account=opened or account.opened(*run, budget if isinstance(budget, PrivacyBudget) else None),
+            account=opened or account.opened(*run, budget),
             settings=settings,
             observers=observers,
         )

@@ -110,9 +110,7 @@ class ProjectFile:
         project = self.project
         relation = relation_of(project.settings.sampling, project.budget.population)
         budget = self.budget if project.account.create else None
-        return project.account.opened(
-            relation, project.data.unit, budget if isinstance(budget, PrivacyBudget) else None
-        )
+        return project.account.opened(relation, project.data.unit, budget)
 
     @redacts_errors(None)
     def synthesizer(self, *, resuming: bool = False, observers: Iterable[Observer] = ()) -> Synthesizer:
