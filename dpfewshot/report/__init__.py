@@ -6,7 +6,6 @@ budget, and then says that it is confidential.
 
 from dpfewshot.report.contents import (
     Contents,
-    PlanDocument,
     Sources,
     read_choice,
     read_findings,
@@ -17,7 +16,6 @@ from dpfewshot.report.page import page
 
 __all__ = [
     "Contents",
-    "PlanDocument",
     "Sources",
     "page",
     "read_choice",

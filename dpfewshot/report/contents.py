@@ -29,12 +29,7 @@ File = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class PlanDocument:
-    """What `dpfewshot plan --json` prints, or `generate --json`, which adds the plan's demonstrations.
-
-    Attributes:
-        plan: the result of `GenerationPlan.as_dict`.
-        demonstrations: the plan's demonstrations, with the plan's cost; None for a plan alone.
-    """
+    """What `dpfewshot plan --json` prints, or `generate --json`, which adds the plan's demonstrations."""
 
     plan: Mapping[str, Any]
     demonstrations: Demonstrations | None = None
@@ -60,22 +55,14 @@ def read_plan(path: File) -> PlanDocument:
             f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those that a "
             "mechanism of dpfewshot plans"
         )
-    alone = PlanDocument(plan)
-    if lines is None:
-        return alone
     try:
-        items = [from_line(line) for line in lines]
+        return PlanDocument(plan, None if lines is None else Demonstrations(map(from_line, lines)))
     except (TypeError, ValueError):
         raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
-    return PlanDocument(plan, Demonstrations(items))
 
 
 def _costs_what_it_states(plan: GenerationPlan) -> bool:
-    """Whether a mechanism of this package certifies each stratum's ε for the draws that the plan describes.
-
-    Raises:
-        InvalidPlan: there is no such mechanism, or it has no proof for such draws.
-    """
+    """Whether a mechanism certifies each stratum's ε for the draws that the plan describes."""
     mechanism = by_name(plan.mechanism)
 
     def certified(one: StratumPlan) -> bool:
@@ -148,17 +135,12 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a report.
-
-    Attributes:
-        confidential: whether it may show what is for the trusted side alone.
-        promise: (ε, δ) of everything released; None if there is no such bound.
-        panels: accuracies, one chart each.
-        confidential_cells: the number of cells measured on private data.
-    """
+    """The contents of a report, which may show what is for the trusted side alone if it is confidential."""
 
     confidential: bool
     promise: Promise | None
+    """(ε, δ) of everything released; None if there is no such bound."""
+
     spending: Spending | None
     demonstrations: Demonstrations
     plan: PlanDocument | None
@@ -194,11 +176,7 @@ class Contents:
 
 
 def select(sources: Sources, *, confidential: bool) -> Contents:
-    """Select released facts; with `confidential`, also what was computed from private records unpaid.
-
-    Raises:
-        LedgerError: the account does not agree with its history.
-    """
+    """Select released facts; with `confidential`, also what was computed from private records unpaid."""
     given = _released(sources)
     shown = Demonstrations(one for one in given if confidential or one.certified)
     public = [cell for cell in sources.cells if cell.confidential is False]

@@ -34,7 +34,6 @@ class ReservedPlan:
         scope: the stratum of the data set that it draws from; None for all of it.
         divergence: its Rényi divergence at the account's order; None if it counts by (ε, δ).
         details: its public settings: mechanism, σ, q, steps.
-        state: "reserved", "charged", "settled" or "cancelled".
     """
 
     number: int
@@ -74,7 +73,6 @@ class Spending:
     """An account as a report shows it.
 
     Attributes:
-        unit: the column that names a record's unit; None if every record is a unit.
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
@@ -102,7 +100,7 @@ class Spending:
 
     @property
     def spent(self) -> PrivacySpend:
-        """The amount reserved or charged."""
+        """What is reserved or charged."""
         return self.moments[-1].spent
 
     @property
