@@ -152,8 +152,41 @@ def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
         own: keys that this command does not read from the file.
         output: options of this command that [output] sets, each with its key there.
     """
+    names = {key: option for option, key in output.items()}
+
+    def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
+        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
+            return None
+        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in own}
+        context.default_map = _default_map(context.command, words, names) | dict(context.default_map or {})
+        return path or FILE_NAME
+
+    def read_lines(context: click.Context, _: click.Parameter, lines: tuple[str, ...]) -> list[str]:
+        words = assigned(lines)
+        used = {one.name for one in context.command.params}
+        if unused := [key for key in words if names.get(key, key) not in used]:
+            raise click.UsageError(f"--set {unused[0]}: `{context.info_name}` does not use it")
+        context.default_map = dict(context.default_map or {}) | _default_map(context.command, words, names)
+        return [names.get(key, key) for key in words]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--config",
+            is_eager=True,
+            callback=read_file,
+            metavar="FILE",
+            help="A project file, which stands for what is not given. "
+            f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
+        )
+        @click.option(
+            "--set",
+            "lines",
+            is_eager=True,
+            multiple=True,
+            callback=read_lines,
+            metavar="KEY=VALUE",
+            help="A line of the project file, for this call: --set top_k=50. Repeatable.",
+        )
         @wraps(command)
         def with_file(
             *,
@@ -166,55 +199,14 @@ def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
                 raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
             command(**values)
 
-        return _config(own, output)(_set(output)(with_file))
+        return with_file
 
     return decorate
 
 
-def _config(own: Collection[str], output: Mapping[str, str]) -> Decorator:
-    def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
-        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
-            return None
-        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in own}
-        context.default_map = _default_map(context.command, words, output) | dict(context.default_map or {})
-        return path or FILE_NAME
-
-    return click.option(
-        "--config",
-        is_eager=True,
-        callback=read_file,
-        metavar="FILE",
-        help="A project file, which stands for what is not given. "
-        f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
-    )
-
-
-def _set(output: Mapping[str, str]) -> Decorator:
-    def read_lines(context: click.Context, _: click.Parameter, lines: tuple[str, ...]) -> list[str]:
-        words = assigned(lines)
-        names = {key: option for option, key in output.items()}
-        used = {one.name for one in context.command.params}
-        if unused := [key for key in words if names.get(key, key) not in used]:
-            raise click.UsageError(f"--set {unused[0]}: `{context.info_name}` does not use it")
-        context.default_map = dict(context.default_map or {}) | _default_map(context.command, words, output)
-        return [names.get(key, key) for key in words]
-
-    return click.option(
-        "--set",
-        "lines",
-        is_eager=True,
-        multiple=True,
-        callback=read_lines,
-        metavar="KEY=VALUE",
-        help="A line of the project file, for this call: --set top_k=50. Repeatable.",
-    )
-
-
-def _default_map(
-    command: click.Command, words: Mapping[str, Any], output: Mapping[str, str]
-) -> dict[str, Any]:
-    """The words for a command's options: several for one that may be repeated."""
-    words = {**words, **{option: words[key] for option, key in output.items() if key in words}}
+def _default_map(command: click.Command, words: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The words for a command's options, some by another name than their key; a list for a repeated one."""
+    words = words | {names[key]: word for key, word in words.items() if key in names}
     repeated = {one.name for one in command.params if one.multiple}
     return {key: [word] if key in repeated and isinstance(word, str) else word for key, word in words.items()}
 
