@@ -264,9 +264,22 @@ def epsilon_text(epsilon: float) -> str:
     return f"{whole}.{decimals:04d}"
 
 
+def rounded_up_text(number: float, digits: int) -> str:
+    """A number to so many digits, rounded up: a printed upper bound is still one."""
+    return f"{float(to_digits(Decimal(repr(float(number))), digits, ROUND_CEILING)):.{digits}g}"
+
+
 def delta_text(delta: float) -> str:
     """δ to three digits, rounded up."""
-    return f"{float(to_digits(Decimal(repr(float(delta))), 3, ROUND_CEILING)):.3g}"
+    return rounded_up_text(delta, 3)
+
+
+def duration_text(seconds: float) -> str:
+    """In seconds up to two minutes, at least one, in minutes up to two hours, else in hours."""
+    for size, name in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def percent_text(share: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,8 +12,8 @@ from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
-from dpfewshot.exact import to_digits
 from dpfewshot.runtime.files import write_errors, write_whole
+from dpfewshot.values import rounded_up_text
 
 if TYPE_CHECKING:
     from dpfewshot.audit import AuditFinding, Figure
@@ -193,11 +192,5 @@ def _number(figure: Figure) -> str:
     interval = (
         "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
     )
-    # Rounded up, so that a printed upper bound, such as an ε, is still one.
-    reference = "" if figure.reference is None else f", reference {rounded_up_text(figure.reference)}"
+    reference = "" if figure.reference is None else f", reference {rounded_up_text(figure.reference, 4)}"
     return f"{figure.value:.4g}{interval}{reference}"
-
-
-def rounded_up_text(number: float) -> str:
-    """A number to four digits, rounded up."""
-    return f"{float(to_digits(Decimal(repr(float(number))), 4, ROUND_CEILING)):.4g}"

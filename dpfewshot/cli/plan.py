@@ -22,6 +22,7 @@ from dpfewshot.values import (
     amount_text,
     counted,
     delta_text,
+    duration_text,
     epsilon_text,
     on_one_line,
     percent_text,
@@ -161,7 +162,7 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
-        lines.append(f"time: at most about {_duration(plan.estimated_seconds)}")
+        lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}")
     if plan.epsilon is not None:
         lines.append(f"how the texts will read: {reading(plan)}")
     return _after("plan: ", map(on_one_line, lines))
@@ -330,7 +331,7 @@ def in_detail(plan: GenerationPlan, unit: str | None = None) -> str:
     )
     if plan.estimated_seconds is not None:
         all_of_them = counted(plan.demonstrations, "demonstration")
-        sizes += f"; at most about {_duration(plan.estimated_seconds)} for {all_of_them}"
+        sizes += f"; at most about {duration_text(plan.estimated_seconds)} for {all_of_them}"
     columns = ("stratum", "n", "M", "q", "steps", "sigma", "noise on mean", "epsilon", "delta")
     lines = [
         (
@@ -361,11 +362,3 @@ def _cells(stratum: StratumPlan) -> tuple[str, ...]:
         "none" if stratum.noise_on_mean is None else f"{stratum.noise_on_mean:.4f}",
         *(("none", "none") if spent is None else (epsilon_text(spent.epsilon), delta_text(spent.delta))),
     )
-
-
-def _duration(seconds: float) -> str:
-    """In seconds up to two minutes, at least one, in minutes up to two hours, else in hours."""
-    for size, name in ((3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {name}"
-    return f"{max(1.0, seconds):.0f} s"

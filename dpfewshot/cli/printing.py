@@ -103,11 +103,8 @@ def in_options(message: str, command: click.Command | None = None) -> str:
     """
     context = click.get_current_context(silent=True)
     command = command or (context.command if context else None)
-    options = (
-        {one.name: max(one.opts, key=len, default=one.name) for one in command.params if one.name}
-        if command
-        else {}
-    )
+    params = command.params if command else []
+    options = {one.name: max(one.opts, key=len, default=one.name) for one in params if one.name}
 
     def written(found: re.Match[str]) -> str:
         name, value = found["name"], (found["value"] or "").strip("'\"")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import platform
 import re
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from dpfewshot.report.charts import (
 )
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text
-from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
+from dpfewshot.values import by_label, delta_text, duration_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -97,7 +96,7 @@ def _environment() -> Environment:
         "mark": epsilon_mark,
         "count": _count,
         "short": _short,
-        "duration": _duration,
+        "duration": duration_text,
         "details": _details,
         "scope": scope_text,
         "interval": interval_text,
@@ -161,14 +160,6 @@ def _short(value: object) -> str:
         return f"{value:.4g}"
     fraction = re.fullmatch(r"(\d{1,50})/(\d{1,50})", str(value))
     return f"{int(fraction[1]) / int(fraction[2]):.4g}" if fraction and int(fraction[2]) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    """Write a time, rounded up, in the unit that gives less than 120."""
-    if seconds < 60:  # noqa: PLR2004 - a minute
-        return _count(max(1, math.ceil(seconds)), "second")
-    minutes = math.ceil(seconds / 60)
-    return _count(minutes, "minute") if minutes < 120 else _count(math.ceil(minutes / 60), "hour")  # noqa: PLR2004 - two hours
 
 
 def _details(details: Mapping[str, object]) -> str:

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 from dpfewshot.account.account import Account, other_kind
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.scopes import partition_of, scope_name, total_over_scopes
-from dpfewshot.cli.audit import rounded_up_text
 from dpfewshot.cli.plan import comparison
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.report.promise import factor_text
-from dpfewshot.values import PrivacyBudget, PrivacySpend, delta_text, epsilon_text, percent_text
+from dpfewshot.values import (
+    PrivacyBudget,
+    PrivacySpend,
+    delta_text,
+    epsilon_text,
+    percent_text,
+    rounded_up_text,
+)
 from tests.support import factory
 from tests.support.accounts import DRAWS, charged
 
@@ -89,7 +95,7 @@ def test_the_callers_decimal_context_changes_no_amount(context: decimal.Context)
                 factor_text(1 + number),
                 factor_text(1e5 * number),
             ]
-            found += [percent_text(number), rounded_up_text(number)]
+            found += [percent_text(number), rounded_up_text(number, 4)]
         return found
 
     expected = all_of_them()
