@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dpfewshot.account.amounts import Amount
 from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
 from dpfewshot.demonstrations import Demonstrations, from_line
@@ -217,7 +216,7 @@ def _promise(
     """The account's bound, which covers every plan; or else that of what is shown."""
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
-        return _of(spending.spent, spending.relation, spending.unit, covers)
+        return Promise.of(spending.spent, spending.relation, spending.unit, covers)
     if choice is None or choice.spent is None:
         return _promise_of(shown, plan)
     other = (one for one in choice.demonstrations if one not in shown)  # its accuracies depend on them
@@ -225,27 +224,22 @@ def _promise(
     found = _promise_of(released, plan)
     if len(released) and found is None:
         return None
-    chosen = _of_choice(choice, choice.spent)
+    chosen = _of_choice(choice)
     if chosen is None or found is None or not (found.epsilon or found.delta):
         return chosen
-    if (found.relation, found.unit) != (chosen.relation, chosen.unit):
-        return None
-    together = _sum(PrivacySpend(found.epsilon, found.delta), PrivacySpend(chosen.epsilon, chosen.delta))
-    return _of(together, chosen.relation, chosen.unit, f"{chosen.covers}, and {found.covers}")
+    return chosen.plus(found, f"{chosen.covers}, and {found.covers}")
 
 
-def _of_choice(choice: Choice, spent: PrivacySpend) -> Promise | None:
+def _of_choice(choice: Choice) -> Promise | None:
     """The bound of a choice, and of the calibration that it chose."""
+    alone = Promise.of(choice.spent, choice.relation, choice.unit, "the choice")
     calibration = choice.candidate.calibration
     if choice.unprotected:  # the accuracies depend on what was chosen
         return None
-    if calibration is None:
-        return _of(spent, choice.relation, choice.unit, "the choice")
-    of_both = calibration.relation, calibration.unit
-    if calibration.spent is None or of_both != (choice.relation, choice.unit):
-        return None
-    together = _sum(spent, calibration.spent)
-    return _of(together, choice.relation, choice.unit, "the choice and its calibration")
+    if calibration is None or alone is None:
+        return alone
+    further = Promise.of(calibration.spent, calibration.relation, calibration.unit, "its calibration")
+    return further and alone.plus(further, f"{alone.covers} and {further.covers}")
 
 
 def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
@@ -254,18 +248,8 @@ def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | N
     if len(released):
         unit = next(iter(released.units), None)  # there is no sum if there are several
         covers = "all demonstrations of this report together"
-        return _of(released.spent, released.relation, unit, covers)
+        return Promise.of(released.spent, released.relation, unit, covers)
     if plan is None or plan.demonstrations:  # which have no guarantee
         return None
     covers = "everything that the plan would release from a batch-invariant model; planning spends nothing"
-    return _of(plan.spend, plan.plan["relation"], None, covers)
-
-
-def _of(spend: PrivacySpend | None, relation: str | None, unit: str | None, covers: str) -> Promise | None:
-    if spend is None or relation is None:
-        return None
-    return Promise(spend.epsilon, min(spend.delta, 1.0), relation, unit, covers)
-
-
-def _sum(one: PrivacySpend, other: PrivacySpend) -> PrivacySpend:
-    return Amount.of_cost(one).plus(Amount.of_cost(other)).as_spend()
+    return Promise.of(plan.spend, plan.plan["relation"], None, covers)

@@ -17,9 +17,10 @@ from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from typing import Final
 
+from dpfewshot.account.amounts import Amount
 from dpfewshot.exact import own_context, to_digits
 from dpfewshot.planning.plan import believed
-from dpfewshot.values import Relation
+from dpfewshot.values import PrivacySpend, Relation
 
 _LARGEST_EXPONENT: Final = 700.0
 _MANY: Final = 1_000_000_000
@@ -46,6 +47,22 @@ class Promise:
     relation: str
     unit: str | None
     covers: str
+
+    @classmethod
+    def of(
+        cls, spend: PrivacySpend | None, relation: str | None, unit: str | None, covers: str
+    ) -> Promise | None:
+        """The promise of a spend; None if there is none, or no one relation."""
+        if spend is None or relation is None:
+            return None
+        return cls(spend.epsilon, min(spend.delta, 1.0), relation, unit, covers)
+
+    def plus(self, other: Promise, covers: str) -> Promise | None:
+        """Both together; None if neighbours or units differ, whose ε do not add up."""
+        if (self.relation, self.unit) != (other.relation, other.unit):
+            return None
+        one, more = (Amount.of_cost(PrivacySpend(each.epsilon, each.delta)) for each in (self, other))
+        return Promise.of(one.plus(more).as_spend(), self.relation, self.unit, covers)
 
     @property
     def odds_factor(self) -> float:

@@ -251,9 +251,9 @@ ENDS = (
         "tests/report/test_report_contents.py",
     ),
     Fault(
-        "dpfewshot/report/contents.py",
-        "if (found.relation, found.unit) != (chosen.relation, chosen.unit):",
-        "if found.relation != chosen.relation:",
+        "dpfewshot/report/promise.py",
+        "if (self.relation, self.unit) != (other.relation, other.unit):",
+        "if self.relation != other.relation:",
         "a choice among records does not add to texts of customers",
         "tests/report/test_report_contents.py",
     ),
