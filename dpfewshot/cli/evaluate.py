@@ -12,7 +12,7 @@ import click
 
 from dpfewshot.cli.models import LLAMA_CPP, Model
 from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
-from dpfewshot.cli.project import MECHANISM_NAMES, Data, Evaluating, Project, finite_or_inf, takes
+from dpfewshot.cli.project import COLUMNS, MECHANISM_NAMES, Evaluating, Project, finite_or_inf, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.runtime import progress_bar
@@ -28,8 +28,7 @@ REPETITIONS: Final = 3
 @click.command()
 @from_project_file()
 @takes(
-    *(Data, Model, "prompts_per_draw", "max_tokens", Evaluating, "output"),
-    without=("mask_identifiers",),
+    *("task", "records", *COLUMNS, Model, "prompts_per_draw", "max_tokens", Evaluating, "output"),
     required=("task", "records"),
     output={"help": "A .jsonl file for results; a later run resumes from it."},
 )

@@ -89,12 +89,15 @@ _OPTIONS: Final = {one.name: one.metadata["of"] or BACKENDS for one in fields(Mo
 """The backends that have each option."""
 
 
-def open_backend(model: Model, *, prompts: int | None = None) -> LogprobBackend:
+def open_backend(
+    model: Model, *, prompts: int | None = None, context_tokens: int = CONTEXT_TOKENS
+) -> LogprobBackend:
     """Return the backend that the options describe.
 
     Args:
         prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
             None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
+        context_tokens: the default of this setting with llama.cpp.
     """
     name, given = model.backend, options_of(model)
     stages()("loading the model")
@@ -104,7 +107,7 @@ def open_backend(model: Model, *, prompts: int | None = None) -> LogprobBackend:
     kept = {"kept_prompts": mean + math.ceil(4 * math.sqrt(mean))}
     if name == LLAMA_CPP:
         given["model"] = given.get("model") or backends.packaged_model_path()
-        return backends.LlamaCpp(**{"context_tokens": CONTEXT_TOKENS, **kept, **given})
+        return backends.LlamaCpp(**{"context_tokens": context_tokens, **kept, **given})
     if name == OPENAI:
         _need(name, given, "base_url", "model")
         click.echo(_SERVERS_ARE_SLOW, err=True)

@@ -257,16 +257,15 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     if needed is None:
         return
     settings, readable = plan.settings, _readable_labels(plan)
-    ways = [
-        *([f"--max-tokens {needed.max_tokens}"] if needed.max_tokens else []),
-        *([f"--epsilon {_upwards(needed.epsilon)}"] if needed.epsilon else []),
-        *([f"the other labels alone, which lose nothing by it:{readable}"] if readable else []),
-    ]
-    if needed.population is not None:
-        of_each = " of each label" if needed.scope else ""
-        ways.append(f"{needed.population} {plural(unit_noun(unit))}{of_each}")
-    if ways:
-        yield f"      one of these is enough: {'; '.join(ways)}"
+    of_each = " of each label" if needed.scope else ""
+    ways = {
+        f"--max-tokens {needed.max_tokens}": needed.max_tokens,
+        f"--epsilon {_upwards(needed.epsilon or 0.0)}": needed.epsilon,
+        f"the other labels alone, which lose nothing by it:{readable}": readable,
+        f"{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+    }
+    if any(ways.values()):
+        yield f"      one of these is enough: {'; '.join(way for way, helps in ways.items() if helps)}"
     further = ["fewer --shots"] * (settings.shots_per_label > 1)
     if settings.holdout:
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")

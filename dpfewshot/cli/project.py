@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from dpfewshot.cli.models import CONTEXT_TOKENS, LLAMA_CPP, Model, Workers, open_backend, setting
+from dpfewshot.cli.models import CONTEXT_TOKENS, Model, Workers, open_backend, setting
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
@@ -393,10 +393,7 @@ class Project:
 
     def open_model(self, *, prompts: int | None, context_tokens: int = CONTEXT_TOKENS) -> LogprobBackend:
         """Open the language model; `context_tokens` is the default of this setting with llama.cpp."""
-        model = self.model
-        if model.backend == LLAMA_CPP and model.context_tokens is None:
-            model = replace(model, context_tokens=context_tokens)
-        return open_backend(model, prompts=prompts)
+        return open_backend(self.model, prompts=prompts, context_tokens=context_tokens)
 
     def expert_settings(self) -> Settings:
         """What only experts set."""
@@ -585,7 +582,6 @@ _TYPES: Final = {"int | None": int, "float | None": float, "bool | None": bool}
 
 def takes(
     *wanted: type | str,
-    without: Collection[str] = (),
     required: Collection[str] = (),
     **changed: Mapping[str, Any],
 ) -> Decorator:
@@ -593,12 +589,11 @@ def takes(
 
     Args:
         wanted: sections, with all of their settings, and names of single ones.
-        without: settings that are not offered.
         required: options that must be given.
         changed: what an option or a key has otherwise in this command, by the field's name.
     """
     listed = [one for each in wanted for one in ([each] if isinstance(each, str) else _names_of(each))]
-    names = [name for name in dict.fromkeys(listed) if name not in without]
+    names = list(dict.fromkeys(listed))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)

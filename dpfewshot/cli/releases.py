@@ -19,7 +19,6 @@ from dpfewshot.cli.project import (
     HOLDOUT,
     AccountName,
     Budget,
-    Data,
     Project,
     Scoring,
     Searching,
@@ -60,8 +59,8 @@ _CANDIDATES: Final = click.option(
 def _takes(output: str, *further: type | str) -> Decorator:
     """Give a command the settings of a release from labelled records, and further ones."""
     settings = takes(
-        *(Data, Model, Budget, "holdout", "record_token_cap", AccountName, "output", *further),
-        without=("mask_identifiers",),
+        *("task", "records", *COLUMNS, Model, Budget, "holdout", "record_token_cap", AccountName, "output"),
+        *further,
         required=("task", "records", "epsilon"),
         holdout={"default": HOLDOUT},
         output={"help": output},

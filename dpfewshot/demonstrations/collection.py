@@ -207,9 +207,6 @@ class Demonstrations(Sequence[Demonstration]):
         Args:
             path: a folder, made if it does not exist. Its README.md and demonstrations.jsonl are replaced.
             title: the card's heading; public.
-
-        Raises:
-            OSError: a file cannot be written.
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
