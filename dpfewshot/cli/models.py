@@ -44,7 +44,7 @@ def setting(default: Any, text: str = "", /, *flags: str, of: Sequence[str] = ()
     """Return a dataclass's field that a project file and `--set` set; with a text for --help, an option, too.
 
     The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do.
-    `further` is what else `click.option` takes. docs/how-to/project-file.md says what each setting is.
+    docs/how-to/project-file.md says what each setting is.
     """
     return field(default=default, metadata={"text": text, "flags": flags, "of": of, "click": further})
 
@@ -94,10 +94,9 @@ def open_backend(
 ) -> LogprobBackend:
     """Return the backend that the options describe.
 
-    Args:
-        prompts: M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean.
-            None keeps `PLANNED_PROMPTS`, of which the planner takes as many as it needs.
-        context_tokens: the default of this setting with llama.cpp.
+    `prompts` is M: llama-cpp and hugging-face keep enough streams for nearly every Poisson draw of this mean,
+    by default of `PLANNED_PROMPTS`, of which the planner takes as many as it needs. `context_tokens` is the
+    default of this setting with llama.cpp.
     """
     name, given = model.backend, options_of(model)
     stages()("loading the model")

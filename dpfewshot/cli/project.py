@@ -219,12 +219,9 @@ class AccountName:
         unit: str | None = None,
         budget: PrivacyBudget | NoPrivacy | None = None,
     ) -> Account | None:
-        """The account, bound to a run's relation and unit; None if nobody names one or it is to be created.
+        """The account, bound to a run's relation and unit, if any; None if nobody names one.
 
-        Args:
-            relation: the neighbouring relation of the run; None binds nothing.
-            unit: the column that names whom a record belongs to.
-            budget: to create it with if `create` says so; None to create nothing.
+        One that `create` asks for is created with the budget; without a budget it is None, too.
         """
         if self.ledger is None or self.account is None:
             return None
@@ -408,12 +405,8 @@ class Project:
     ) -> Synthesizer:
         """Read the records, load the model and plan. Spends nothing.
 
-        What needs no model is checked before it is loaded, the account too.
-
-        Args:
-            resuming: whether an earlier run has reserved some of the plan already.
-            described: whether the caller describes how the texts will read, which a warning then only names.
-            observers: are told what is released.
+        What needs no model is checked before it is loaded, the account too, unless an earlier run has
+        reserved some of the plan. If the caller describes how the texts will read, a warning only names it.
         """
         from dpfewshot.planning.population import relation_of
 
@@ -496,15 +489,10 @@ class Project:
 def check_budget(
     account: Account, scopes: Sequence[str | None], cost: PrivacySpend, *, by_stratum: bool = True
 ) -> None:
-    """Refuse what an account cannot pay, before a model is loaded and the exact cost is planned.
+    """Refuse what an account cannot pay, for each scope, before a model is loaded and the cost is planned.
 
     By sums a plan costs nearly its whole budget: calibration ends within a thousandth of ε. A Rényi rule may
     count far less, so that only an account with nothing left refuses.
-
-    Args:
-        scopes: that are charged, each as a whole.
-        cost: of each, at most.
-        by_stratum: whether a refusal lists what is left of each stratum.
     """
     from dpfewshot.account.amounts import Amount
     from dpfewshot.account.rule import Admission
@@ -587,10 +575,8 @@ def takes(
 ) -> Decorator:
     """Give a command settings, as options or keys, and call it with the project that they describe.
 
-    Args:
-        wanted: sections, with all of their settings, and names of single ones.
-        required: options that must be given.
-        changed: what an option or a key has otherwise in this command, by the field's name.
+    `wanted` are sections, with all of their settings, and names of single ones; `changed` is what one has
+    otherwise in this command.
     """
     listed = [one for each in wanted for one in ([each] if isinstance(each, str) else _names_of(each))]
     names = list(dict.fromkeys(listed))

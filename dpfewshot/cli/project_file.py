@@ -73,14 +73,9 @@ _SQLITE: Final = "sqlite:///"
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """What a project file describes. `load` returns it.
+    """What a project file describes. `load` returns it."""
 
-    Attributes:
-        words: the options by name, as on the command line; the task as a `Task`.
-        project: what commands are called with.
-    """
-
-    words: Mapping[str, Any] = field(repr=False)  # a ledger may have a password
+    words: Mapping[str, Any] = field(repr=False)  # as on the command line; a ledger may have a password
     project: Project = field(repr=False)
 
     @property
@@ -148,9 +143,8 @@ def load(path: str | os.PathLike[str] = FILE_NAME) -> ProjectFile:
 def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
     """Give a command the options --config, whose file stands for what is not given, and --set.
 
-    Args:
-        own: keys that this command does not read from the file.
-        output: options of this command that [output] sets, each with its key there.
+    The command does not read its `own` keys from the file. `output` are options that [output] sets, each with
+    its key there.
     """
     names = {key: option for option, key in output.items()}
 
@@ -237,11 +231,7 @@ def parsed(path: Path, text: str) -> ProjectFile:
 
 
 def assigned(lines: Sequence[str]) -> dict[str, Any]:
-    """The words of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out.
-
-    Raises:
-        InvalidPlan: a line is no such line, or its key is unknown or of the wrong type.
-    """
+    """The words of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out."""
     values: dict[str, Any] = {}
     for line in lines:
         name, equals, value = line.partition("=")
@@ -286,11 +276,7 @@ def _described(
 ) -> tuple[dict[str, Any], Project, Collection[str]]:
     """The words of some keys, the project that they describe, and those that the environment leaves alone.
 
-    Args:
-        error: makes an error of a message and the key that it is about.
-
-    Raises:
-        InvalidPlan: a value is of the wrong type.
+    `error` makes an error of a message and the key that it is about.
     """
     words = {key: _words(value) for key, value in values.items()}
     try:

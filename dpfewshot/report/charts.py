@@ -265,17 +265,13 @@ def attack_chart(promise: Promise) -> Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """The contents of a chart: all conditions of a task, model and number of shots, and those without shots.
-
-    Attributes:
-        shots: the number of demonstrations in the prompt; 0 if nothing else was measured.
-        series: the summaries of each condition, by ascending ε, no privacy last.
-    """
+    """A chart's contents: all conditions of a task, a model and a number of shots, and those without."""
 
     task: str
     model: str
     shots: int
     series: Mapping[str, Sequence[Summary]]
+    """Of each condition, by ascending ε, no privacy last."""
 
     @property
     def uncertified(self) -> list[str]:

@@ -33,7 +33,6 @@ class ReservedPlan:
         number: its position in order of reservation, from 1.
         scope: the stratum of the data set that it draws from; None for all of it.
         divergence: its Rényi divergence at the account's order; None if it counts by (ε, δ).
-        details: its public settings: mechanism, σ, q, steps.
     """
 
     number: int
@@ -78,7 +77,7 @@ class Spending:
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         moments: the running totals; the last is now.
         strata: the totals that count towards the amount spent, the largest first.
-        released: the hashes of the demonstrations that its plans released.
+        released: the hashes of demonstrations.
     """
 
     dataset: str
