@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -42,13 +43,9 @@ def stages() -> Callable[[str], None]:
     duration: that depends on how many records were drawn.
     """
     context = click.get_current_context(silent=True)
-    quiet = context is None or context.meta.get(_QUIET, False)
-
-    def tell(stage: str) -> None:
-        if not quiet:
-            click.echo(stage, err=True)
-
-    return tell
+    if context is None or context.meta.get(_QUIET, False):
+        return lambda _: None
+    return partial(click.echo, err=True)
 
 
 def warn(message: str) -> None:

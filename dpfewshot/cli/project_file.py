@@ -151,7 +151,8 @@ def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
     def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
         if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
             return None
-        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in own}
+        others = {*own, *_SECTIONS["output"]} - names.keys()
+        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in others}
         context.default_map = _default_map(context.command, words, names) | dict(context.default_map or {})
         return path or FILE_NAME
 

@@ -17,6 +17,7 @@ import click
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.cli import audit
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
@@ -639,6 +640,16 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
     assert "they will say" not in out + err
     assert out.endswith("next: dpfewshot generate, with the same options\n")
+
+
+def test_a_command_takes_the_files_alone_that_it_names(made: Run) -> None:
+    """Without --demonstrations, `membership` attacks the records themselves."""
+    assert made("--version")[0] == 0
+    leaks, attacks = (
+        command.make_context("", ["--held-out", "tickets.csv"]).params["demonstrations"]
+        for command in (audit.leak, audit.membership)
+    )
+    assert (leaks, attacks) == ("demos.jsonl", None)
 
 
 def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
