@@ -270,17 +270,13 @@ def from_line(line: object) -> Demonstration:
         raise ValueError("a value has the wrong type")
     if fields and TextLayout(tuple(fields)).values(line["text"]) != tuple(map(on_one_line, fields.values())):
         raise ValueError("the fields are not those of the text")
+    same = ("text", "label", "certified", "relation", "mechanism", "finished")
     return Demonstration(
-        text=line["text"],
-        label=line["label"],
+        **{name: line[name] for name in same},
         token_count=line["tokens"],
-        certified=line["certified"],
         spent=PrivacySpend(float(line["epsilon"]), float(line["delta"])) if spends else None,
-        relation=line["relation"],
-        mechanism=line["mechanism"],
         certificate=Certificate.from_dict(line[CERTIFICATE]) if CERTIFICATE in line else None,
         fields=fields,
-        finished=line["finished"],
     )
 
 

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
-from dpfewshot.audit import AuditFinding, Figure
 from dpfewshot.errors import MissingExtra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.charts import (
     MOST_POINTS,
-    Chart,
     accuracy_chart,
     attack_chart,
     budget_chart,
@@ -54,7 +52,6 @@ def page(contents: Contents, *, title: str, made: date) -> str:
     """Render the report as HTML, with a title and the date on which it was made."""
     template = _environment().get_template("report.html")
     style = (resources.files("dpfewshot.report") / "templates" / "report.css").read_text("utf-8")
-    series = max([2, *(len(panel.series) for panel in contents.panels)])
     versions = {"dpfewshot": __version__, "Python": platform.python_version()}
     return template.render(
         contents=contents,
@@ -64,15 +61,7 @@ def page(contents: Contents, *, title: str, made: date) -> str:
         policy=_policy(style),
         sections=_sections(contents),
         versions=versions | {name: installed.version(name) for name in ("numpy", "scipy")},
-        rows=_ROWS,
-        cards=_CARDS,
-        points=MOST_POINTS,
-        priors=_PRIORS,
-        false_alarms=_FALSE_ALARMS,
-        swatches=[swatch(number) for number in range(series)],
-        lines=[swatch(number, marked=False) for number in range(2)],
         labels=by_label(contents.demonstrations[:_CARDS]).items(),
-        **_charts(contents),
     )
 
 
@@ -102,7 +91,20 @@ def _environment() -> Environment:
         "interval": interval_text,
         "noun": unit_noun,
     }
-    environment.globals |= {"believed": believed, "hardly_protects": HARDLY_PROTECTS}
+    environment.globals |= {
+        "accuracy_chart": accuracy_chart,
+        "attack_chart": attack_chart,
+        "believed": believed,
+        "budget_chart": budget_chart,
+        "cards": _CARDS,
+        "false_alarms": _FALSE_ALARMS,
+        "hardly_protects": HARDLY_PROTECTS,
+        "interval_chart": interval_chart,
+        "points": MOST_POINTS,
+        "priors": _PRIORS,
+        "rows": _ROWS,
+        "swatch": swatch,
+    }
     return environment
 
 
@@ -128,23 +130,6 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
         ("about", "About this report", True),
     )
     return [(name, heading) for name, heading, is_there in there if is_there]
-
-
-def _charts(contents: Contents) -> dict[str, object]:
-    def intervals(number: int, finding: AuditFinding) -> list[tuple[Figure, Chart]]:
-        shown = enumerate(finding.figures[:_ROWS], start=1)
-        return [(figure, interval_chart(figure, f"finding-{number}-{place}")) for place, figure in shown]
-
-    panels, findings = enumerate(contents.panels, start=1), enumerate(contents.findings, start=1)
-    charts: dict[str, object] = {
-        "accuracy_charts": [(panel, accuracy_chart(panel, f"accuracy-{number}")) for number, panel in panels],
-        "findings": [(finding, intervals(number, finding)) for number, finding in findings],
-    }
-    if contents.promise is not None:
-        charts["attack_chart"] = attack_chart(contents.promise)
-    if contents.spending is not None:
-        charts["budget_chart"] = budget_chart(contents.spending, dates=contents.confidential)
-    return charts
 
 
 def _count(number: int, noun: str) -> str:
