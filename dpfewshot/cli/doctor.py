@@ -87,11 +87,10 @@ def _examine(model: Model) -> Iterator[Check]:
         yield _check("llama.cpp", _library)
         if model.model is None:
             yield _check("which model", downloads.advice)
-    if states_invariance(backend):
-        yield Check("claim", well=True, says="states that it is batch-invariant")
-    else:
-        advice = remedy(model.backend, described, "claim", about_invariance=True)
-        yield Check("claim", well=False, says="does not state that it is batch-invariant", remedy=advice)
+    states = states_invariance(backend)
+    says = f"{'states' if states else 'does not state'} that it is batch-invariant"
+    advice = remedy(model.backend, described, "claim", about_invariance=True)
+    yield Check("claim", states, says, None if states else advice)
     stages()(f"running {len(CHECKS)} checks on the backend: this takes minutes with a model")
     for found in examine(backend):
         advice = remedy(model.backend, described, found.check, about_invariance=found.about_invariance)

@@ -140,12 +140,10 @@ class Data:
         try:
             yield
         except DPFewShotError as error:
-            found = _RECORD.match(str(error))
-            if found:
-                place = place_of(
-                    self.records, int(found[1]), text=self.text, label=self.label_column, unit=self.unit
-                )
-                error.args = (f"{self.records}: {place} {str(error)[found.end() :]}",)
+            if found := _RECORD.match(str(error)):
+                row, path, rest = int(found[1]), self.records, str(error)[found.end() :]
+                place = place_of(path, row, text=self.text, label=self.label_column, unit=self.unit)
+                error.args = (f"{path}: {place} {rest}",)
             raise
 
 
@@ -410,12 +408,12 @@ class Project:
         """
         from dpfewshot.planning.population import relation_of
 
-        tell, options, account, settings = stages(), self.settings, self.account, self.expert_settings()
+        options, account = self.settings, self.account
         account.check()
         task, mechanism, records = self.task, options.made_mechanism(), self.data.read_masked()
         budget = self.budget.of(records)
         with self.data.lines_named():
-            scopes = self._checked_scopes(task, records, budget, settings)
+            scopes = self._checked_scopes(task, records, budget)
         uncertified = budget is NO_PRIVACY or options.accounting != "certified"
         if uncertified and account.ledger is not None:
             raise InvalidPlan("a run without a guarantee (certified=False) is refused a ledger account")
@@ -427,7 +425,7 @@ class Project:
         from dpfewshot.planning.plan import noise_warnings, who_reads_badly
         from dpfewshot.synthesizer import Synthesizer
 
-        tell("planning")
+        stages()("planning")
         synthesizer = Synthesizer(
             task,
             records,
@@ -439,7 +437,7 @@ class Project:
             population=self.budget.population,
             labels=options.labels or None,
             account=opened or account.opened(*run, budget),
-            settings=settings,
+            settings=self.expert_settings(),
             observers=observers,
         )
         told = noise_warnings(synthesizer.plan) if described else []
@@ -451,11 +449,7 @@ class Project:
         return synthesizer
 
     def _checked_scopes(
-        self,
-        task: Task,
-        records: Records | StoredRecords,
-        budget: PrivacyBudget | NoPrivacy,
-        settings: Settings,
+        self, task: Task, records: Records | StoredRecords, budget: PrivacyBudget | NoPrivacy
     ) -> list[str | None]:
         """Check what needs no model, as `Synthesizer` does; return the scopes that the plan draws from."""
         from dpfewshot.generation.units import labels_of, planned_labels, units_by_scope
@@ -465,7 +459,7 @@ class Project:
         from dpfewshot.records.checks import check_fields
         from dpfewshot.sampling import partition_of_units
 
-        options, population = self.settings, self.budget.population
+        options, settings, population = self.settings, self.expert_settings(), self.budget.population
         labels = planned_labels(task, options.labels or None)
         paper = options.preset or (TANG if options.accounting == "published" else None)
         if paper is not None:
@@ -478,8 +472,7 @@ class Project:
             public_stratum(planned.sampling, population, scope, labels_of(scope, labels), len(members))
             for scope, members in units.items()
         ]
-        for stratum in sorted(strata, key=lambda each: each.population):  # what fits the smallest fits all
-            rate_of(planned, stratum)
+        rate_of(planned, min(strata, key=lambda each: each.population))  # what fits the smallest fits all
         partition = partition_of_units(task, records, planned.division, planned.disjoint_parts)
         return [
             partition.generating(scope, part) for scope in units for part in range(planned.disjoint_parts)
