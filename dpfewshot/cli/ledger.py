@@ -311,7 +311,7 @@ def verify(*, file: str | None, demonstrations: str | None, project: Project, as
     """
     from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.audit.certified import check_certificates
-    from dpfewshot.demonstrations.collection import numbered_lines
+    from dpfewshot.demonstrations import numbered_lines
 
     file = file or demonstrations
     if file is None:

@@ -223,14 +223,14 @@ ENDS = (
         "tests/cli/test_default_delta.py",
     ),
     Fault(
-        "dpfewshot/demonstrations/collection.py",
+        "dpfewshot/demonstrations.py",
         "run = (one.certificate and one.certificate.run) or number",
         'run = (one.certificate and one.certificate.run) or ""',
         "lines that do not state one plan cost their sum",
         "tests/demonstrations/test_collection.py",
     ),
     Fault(
-        "dpfewshot/demonstrations/collection.py",
+        "dpfewshot/demonstrations.py",
         " or len(self.units) > 1:",
         ":",
         "an epsilon of customers and one of records are not added up",

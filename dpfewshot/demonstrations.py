@@ -1,4 +1,4 @@
-"""Collections of released demonstrations, and their lines."""
+"""Collections of released demonstrations, their lines, and what other tools read of them."""
 
 from __future__ import annotations
 
