@@ -12,6 +12,7 @@ from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
 from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import rounded_up_text
 
@@ -96,7 +97,6 @@ def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json
     """
     from dpfewshot.audit import leak_check
     from dpfewshot.audit.leak import copies
-    from dpfewshot.demonstrations import Demonstrations
 
     baseline, records = project.audit.baseline, project.data.read()
     if project.data.task and project.task.example and copies(project.task.example, records):
@@ -130,7 +130,6 @@ def membership(*, project: Project, held_out: str, demonstrations: str | None, a
         trials_of_demonstrations,
         trials_of_records,
     )
-    from dpfewshot.demonstrations import Demonstrations
 
     inside, outside = project.data.read(), project.data.read(held_out)
     if demonstrations is None:
@@ -155,7 +154,6 @@ def influence(*, project: Project, demonstrations: str, test: str, as_json: bool
       dpfewshot audit influence --task trec --demonstrations demos.jsonl --test test.jsonl.gz
     """
     from dpfewshot.audit.influence import influence_finding, influences
-    from dpfewshot.demonstrations import Demonstrations
 
     asked = [record.text for record in project.data.read(test)[: project.audit.items]]
     shown = Demonstrations.from_jsonl(demonstrations)

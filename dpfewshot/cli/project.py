@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from dpfewshot.account.amounts import Amount, in_words
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.names import dataset_name
+from dpfewshot.account.rule import Admission
+from dpfewshot.account.scopes import stratum_of
 from dpfewshot.cli.models import CONTEXT_TOKENS, Model, Workers, open_backend, setting
 from dpfewshot.cli.printing import Decorator, in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
@@ -223,9 +228,6 @@ class AccountName:
         """
         if self.ledger is None or self.account is None:
             return None
-        from dpfewshot.account.ledger import BudgetLedger
-        from dpfewshot.account.names import dataset_name
-
         ledger, stated = BudgetLedger.open(self.ledger), relation or Relation.ZERO_OUT
         if self.create and dataset_name(self.account) not in ledger.datasets():
             if not isinstance(budget, PrivacyBudget):
@@ -487,9 +489,6 @@ def check_budget(
     By sums a plan costs nearly its whole budget: calibration ends within a thousandth of ε. A Rényi rule may
     count far less, so that only an account with nothing left refuses.
     """
-    from dpfewshot.account.amounts import Amount
-    from dpfewshot.account.rule import Admission
-
     least = Amount.of_cost(PrivacySpend(0.999 * cost.epsilon, cost.delta))
     if account.rule == Admission.RENYI:
         least = Amount(1, 0)
@@ -500,9 +499,6 @@ def check_budget(
 @contextmanager
 def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) -> Iterator[None]:
     """Make a refusal say which of ε and δ is short; `asked` is None for what the refused plan costs."""
-    from dpfewshot.account.amounts import in_words
-    from dpfewshot.account.scopes import stratum_of
-
     try:
         yield
     except BudgetExceeded as refusal:

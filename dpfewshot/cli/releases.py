@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import (
@@ -26,6 +27,7 @@ from dpfewshot.cli.project import (
     takes,
 )
 from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.files import read_text
 from dpfewshot.values import (
@@ -81,7 +83,6 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
         --candidates others.jsonl --epsilon 0.2 --output chosen.jsonl
     """
     from dpfewshot.baselines import instruction_only_demonstrations
-    from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.releases import choosing
     from dpfewshot.releases.choice import Candidate, checked_candidates
 
@@ -121,7 +122,6 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
         --output chosen.jsonl
       dpfewshot search ... --set rounds=3
     """
-    from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.releases import choosing
 
     _check_new(project.output)
@@ -196,7 +196,6 @@ def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) ->
       dpfewshot calibrate --task trec --records trec.jsonl.gz --demonstrations demos.jsonl --epsilon 0.1
       dpfewshot choose ... --candidates demos.jsonl --set calibrations=demos.calibration.json
     """
-    from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.releases.calibration import release_calibration
 
     path = project.output or str(Path(demonstrations or "none").with_suffix(_SUFFIX))
@@ -264,7 +263,6 @@ def _inputs(
 
     The account is not created for texts that it has paid for.
     """
-    from dpfewshot.account.rule import Admission
     from dpfewshot.planning.population import relation_of
     from dpfewshot.releases.payment import explained, open_payment
 

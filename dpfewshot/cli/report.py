@@ -13,6 +13,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Page, Project, takes
 from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import counted, delta_text, epsilon_text
 
@@ -55,7 +56,6 @@ def report(
       dpfewshot report ... --evaluation results.jsonl --audit findings.json --private
     """
     from dpfewshot import report as reports
-    from dpfewshot.demonstrations import Demonstrations
     from dpfewshot.evaluation import read_cells
 
     account, output = project.account, str(project.output)
