@@ -24,7 +24,7 @@ from dpfewshot.generation.units import check_every_label_has_units, labels_of, p
 from dpfewshot.generation.workers import BackendFactory, Workers
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.defaults import WorkLimit, decide
+from dpfewshot.planning.defaults import decide
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
@@ -110,7 +110,6 @@ class Synthesizer:
             mechanism, settings = mechanism or of_paper, settings.filled(numbers)
         open_settings = settings.decided(max_tokens=max_tokens, shots_per_label=shots_per_label)
         sampling = settings.sampling
-        work = WorkLimit(settings.prompt_token_limit, backend.kept_prompts or None)
         relation = relation_of(sampling, population)
         records = as_records(records)
         planned = planned_labels(task, labels)
@@ -122,8 +121,8 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, settings.record_token_cap)
         undecided = Planner(writer, open_settings, limit, strata, relation)
-        undecided.check_lengths(backend.context_tokens)
-        decided = decide(undecided, mechanism, settings, work, vocabulary_size=backend.vocabulary_size)
+        undecided.check_lengths()
+        decided = decide(undecided, mechanism, settings)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)
         sound = (
@@ -188,12 +187,7 @@ class Synthesizer:
             target_noise: upper limit for the noise on a mean probability, > 0. None: what the texts of each
                 mechanism bear (docs/how-to/settings.md).
         """
-        rows = compare(
-            self._planner,
-            self._generation.set_up.mechanism,
-            vocabulary_size=self._backend.vocabulary_size,
-            target_noise=target_noise,
-        )
+        rows = compare(self._planner, self.set_up.mechanism, target_noise=target_noise)
         return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:

@@ -172,7 +172,7 @@ class SetUp:
         """What the sampler of a stratum draws from, if its draws have a fixed size."""
         if self.plan.settings.sampling != FIXED_SIZE:
             return None
-        settings = stratum.stratum.within(self.plan.settings)
+        settings = stratum.within(self.plan.settings)
         return FixedSize(settings.units_per_draw, len(self.units[stratum.scope]))
 
     def _divides_as_paid(self) -> bool:
@@ -184,7 +184,7 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        settings, draws = stratum.stratum.within(self.plan.settings), stratum.draws
+        settings, draws = stratum.within(self.plan.settings), stratum.draws
         return (
             stratum.noise_multiplier > 0
             and draws.sampling_rate == rounded_up(stratum.sampling_rate)

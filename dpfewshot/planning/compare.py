@@ -31,9 +31,7 @@ class Compared:
     cheapest: bool = False
 
 
-def compare(
-    planner: Planner, mechanism: Mechanism, *, vocabulary_size: int, target_noise: float | None = None
-) -> list[Compared]:
+def compare(planner: Planner, mechanism: Mechanism, *, target_noise: float | None = None) -> list[Compared]:
     """Plan every mechanism with a fresh draw for each token and with one draw for each demonstration.
 
     All have the planner's M, whatever was decided for single strata. Where the noise is above the target, a
@@ -54,7 +52,7 @@ def compare(
     refusals: list[InvalidPlan] = []
     planner = replace(planner, strata=tuple(replace(one, prompts=None) for one in planner.strata))
     for name in MECHANISMS:
-        other = by_name(name, top_k=min(TOP_K, vocabulary_size))
+        other = by_name(name, top_k=min(TOP_K, planner.backend.vocabulary_size))
         for tokens_per_draw in sorted({1, planner.settings.max_tokens}):
             try:
                 plans += _given_and_least(

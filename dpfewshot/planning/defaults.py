@@ -16,13 +16,14 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import Planner, plan_stratum, rate_of
-from dpfewshot.planning.settings import FIXED_SIZE, PROMPT_TOKEN_LIMIT, TOP_K, PlanSettings, Settings
-from dpfewshot.values import check_whole, counted
+from dpfewshot.planning.settings import FIXED_SIZE, TOP_K, PlanSettings, Settings
+from dpfewshot.values import counted
 
 _AS_GOOD = 1.1
 """Noise within 10 % reads alike; then fewer draws are taken, which cost a fraction of the work."""
@@ -45,25 +46,7 @@ _DEVIATIONS = 4
 """Standard deviations of a Poisson draw above its mean that the backend should keep."""
 
 
-@dataclass(frozen=True)
-class WorkLimit:
-    """What limits M and the number of draws, public.
-
-    Attributes:
-        prompt_tokens: ≥ 1, the most tokens that the model evaluates for one demonstration, as
-            `GenerationPlan.prompt_tokens` bounds them. A plan whose M and R are given may exceed it.
-        kept_prompts: prompts of a draw that the backend keeps from token to token; None if it does not say.
-    """
-
-    prompt_tokens: int = PROMPT_TOKEN_LIMIT
-    kept_prompts: int | None = None
-
-    def __post_init__(self) -> None:
-        check_whole("prompt_token_limit", self.prompt_tokens)
-
-
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What a plan is made of.
 
     Attributes:
@@ -84,9 +67,7 @@ class _Option:
     noise: float = 0.0
 
 
-def decide(
-    planner: Planner, mechanism: Mechanism | None, chosen: Settings, limit: WorkLimit, *, vocabulary_size: int
-) -> Decision:
+def decide(planner: Planner, mechanism: Mechanism | None, chosen: Settings) -> Decision:
     """Fill what the user left open.
 
     Args:
@@ -99,12 +80,12 @@ def decide(
     if chosen.prompts_per_draw is not None:  # it is not reduced to what a stratum allows
         for stratum in planner.strata:
             rate_of(planner.settings, stratum)
-    options = _options(planner, chosen, limit)
-    decided, scored, reasons = _mechanism(planner, mechanism, options, vocabulary_size)
+    options = _options(planner, chosen)
+    decided, scored, reasons = _mechanism(planner, mechanism, options)
     some_are_enough = decided.enough and planner.budget and chosen.prompts_per_draw is None
     cheapest = _least_work(planner, decided, scored) if some_are_enough else None
     best = cheapest or _best(scored)
-    settings = best.settings
+    settings, kept = best.settings, planner.backend.kept_prompts
     if chosen.tokens_per_draw is None:
         others = [] if cheapest else [one for one in scored if one is not best]
         reasons.append(_why_draws(settings, best.noise, others))
@@ -116,19 +97,20 @@ def decide(
         settings = replace(settings, prompts_per_draw=max(every))
         fewer = f"; some labels need fewer, or have no more units: {min(every)} at least"
         reasons.append(f"M={max(every)}: {bound}" + (fewer if min(every) < max(every) else ""))
-    elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (limit.kept_prompts or math.inf):
+    elif settings.tokens_per_draw > 1 and settings.prompts_per_draw > (kept or math.inf):
         reasons.append(
             f"M={settings.prompts_per_draw}: more than the backend keeps "
-            f"(kept_prompts={limit.kept_prompts}), so the others are evaluated from their start for each "
+            f"(kept_prompts={kept}), so the others are evaluated from their start for each "
             "token, beyond the tokens that the plan counts: raise kept_prompts"
         )
     return Decision(decided, replace(planner, settings=settings), tuple(reasons))
 
 
 def _mechanism(
-    planner: Planner, given: Mechanism | None, options: list[_Option], vocabulary_size: int
+    planner: Planner, given: Mechanism | None, options: list[_Option]
 ) -> tuple[Mechanism, list[_Option], list[str]]:
     """The mechanism with its scored options, and why it was taken."""
+    vocabulary_size = planner.backend.vocabulary_size
     top_k = min(TOP_K, vocabulary_size)
     if given is not None:
         given.check(vocabulary_size)
@@ -196,7 +178,7 @@ def _best(scored: list[_Option]) -> _Option:
     return next(one for one in scored if one.noise <= enough)
 
 
-def _options(planner: Planner, chosen: Settings, limit: WorkLimit) -> list[_Option]:
+def _options(planner: Planner, chosen: Settings) -> list[_Option]:
     """For each R, the largest M; from one draw a demonstration to a fresh draw for each token."""
     tokens = planner.settings.max_tokens
     if chosen.tokens_per_draw is not None:
@@ -204,34 +186,32 @@ def _options(planner: Planner, chosen: Settings, limit: WorkLimit) -> list[_Opti
     else:
         every = sorted({-(-tokens // 4**power) for power in range(tokens.bit_length())}, reverse=True)
     settings = [replace(planner.settings, tokens_per_draw=each) for each in every]
-    most = limit.prompt_tokens // (chosen.prompts_per_draw or 1)
+    most = chosen.prompt_token_limit // (chosen.prompts_per_draw or 1)
     affordable = [each for each in settings if planner.tokens_of_a_prompt(each) <= most]
     possible = affordable or settings[:1]
     if chosen.prompts_per_draw is None:
-        return [_with_most_prompts(planner, each, limit) for each in possible]
+        return [_with_most_prompts(planner, each, chosen.prompt_token_limit) for each in possible]
     return [_Option(each, "given") for each in possible]
 
 
-def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: WorkLimit) -> _Option:
+def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: int) -> _Option:
     largest = max(planner.strata, key=lambda stratum: stratum.population)
     where = "the data set" if largest.scope is None else f"label {largest.scope!r}"
     generating = int(settings.division.generating_share * largest.population)
-    work = planner.tokens_of_a_prompt(settings)
+    work, kept = planner.tokens_of_a_prompt(settings), planner.backend.kept_prompts
     bounds = {
-        f"as many as {limit.prompt_tokens:,} tokens of the language model a demonstration allow": (
-            limit.prompt_tokens // work
-        ),
+        f"as many as {limit:,} tokens of the language model a demonstration allow": limit // work,
         f"as many as the {counted(generating, 'unit')} of {where} that may generate allow": (
             settings.most_prompts(largest.population)
         ),
     }
-    if limit.kept_prompts is not None and settings.tokens_per_draw > 1:
-        kept = f"as many as the backend keeps, with room for larger draws (kept_prompts={limit.kept_prompts})"
-        bounds[kept] = prompts_within(limit.kept_prompts)
+    if kept and settings.tokens_per_draw > 1:
+        room = f"as many as the backend keeps, with room for larger draws (kept_prompts={kept})"
+        bounds[room] = prompts_within(kept)
     bound = min(bounds, key=lambda each: bounds[each])
-    if work > limit.prompt_tokens:
+    if work > limit:
         too_much = f"the least, which takes {work:,} tokens of the language model a demonstration"
-        return _Option(settings, f"{too_much}: more than prompt_token_limit={limit.prompt_tokens}")
+        return _Option(settings, f"{too_much}: more than prompt_token_limit={limit}")
     return _Option(replace(settings, prompts_per_draw=max(1, bounds[bound])), bound)
 
 

@@ -182,12 +182,11 @@ class Stratum:
         return replace(inside, prompts_per_draw=self.prompts)
 
 
-@dataclass(frozen=True)
-class StratumPlan:
-    """The plan of one stratum.
+@dataclass(frozen=True, kw_only=True)
+class StratumPlan(Stratum):
+    """A stratum with its plan.
 
     Attributes:
-        stratum: whose units are drawn.
         sampling_rate: q = M·N·P/((1-f)·n), exact, f the holdout: the probability that a unit that generates
             is in a draw from its disjoint part.
         draws: the draws from each of the P disjoint parts, as the mechanism sees them.
@@ -197,28 +196,12 @@ class StratumPlan:
         event: what `cost` was computed for; None without privacy.
     """
 
-    stratum: Stratum
     sampling_rate: Fraction
     draws: Draws
     noise_multiplier: float
     cost: Amount | None
     noise_on_mean: float | None
     event: Event | None
-
-    @property
-    def scope(self) -> str | None:
-        """The label whose units take part; None for all units."""
-        return self.stratum.scope
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels that this stratum generates."""
-        return self.stratum.labels
-
-    @property
-    def population(self) -> int:
-        """n, the public number of units."""
-        return self.stratum.population
 
     @property
     def steps(self) -> int:
@@ -270,7 +253,7 @@ class StratumPlan:
             "scope": self.scope,
             "labels": list(self.labels),
             "population": self.population,
-            "prompts": self.stratum.prompts,
+            "prompts": self.prompts,
             "sampling_rate": float(self.sampling_rate),
             "noise_multiplier": self.noise_multiplier,
             "steps": self.steps,
@@ -296,7 +279,7 @@ class StratumPlan:
         exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])
         stated = cls(
-            stratum=stratum,
+            *(stratum.scope, stratum.labels, stratum.population, stratum.prompts),
             sampling_rate=rate,
             draws=replace(draws_at(stratum.within(settings), stratum, rate), steps=told["steps"]),
             noise_multiplier=told["noise_multiplier"],

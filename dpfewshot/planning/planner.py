@@ -61,15 +61,28 @@ class Planner:
         Raises:
             InvalidPlan: N·P is above what a population lets generate, or no noise meets the budget.
         """
-        settings, strata = self.settings, self.strata
+        found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
+        made = []
+        for stratum in self.strata:  # σ is sought once for those of one population and as many labels
+            alike = stratum.within(self.settings), stratum.population, len(stratum.labels)
+            if alike not in found:
+                found[alike] = plan_stratum(mechanism, alike[0], self.budget, stratum)
+            made.append(
+                replace(found[alike], scope=stratum.scope, labels=stratum.labels, prompts=stratum.prompts)
+            )
         return GenerationPlan(
             mechanism=mechanism.name,
             relation=self.relation,
-            settings=settings,
-            strata=plan_strata(mechanism, settings, self.budget, strata),
-            prompt_tokens=self.work_of(settings),
+            settings=self.settings,
+            strata=tuple(made),
+            prompt_tokens=self.work_of(self.settings),
             reasons=reasons,
         )
+
+    @property
+    def backend(self) -> LogprobBackend:
+        """The language model."""
+        return self.writer.backend
 
     def with_settings(self, **settings: Any) -> Planner:
         """A planner with some other settings."""
@@ -91,8 +104,7 @@ class Planner:
         """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
         settings = plan.settings
         each = [
-            len(one.labels) * speed.demonstration(self.lengths, one.stratum.within(settings))
-            for one in plan.strata
+            len(one.labels) * speed.demonstration(self.lengths, one.within(settings)) for one in plan.strata
         ]
         return replace(plan, estimated_seconds=settings.shots_per_label * sum(each))
 
@@ -119,17 +131,12 @@ class Planner:
         """The labels to generate, stratum by stratum."""
         return [label for stratum in self.strata for label in stratum.labels]
 
-    def check_lengths(self, context_tokens: int | None) -> None:
+    def check_lengths(self) -> None:
         """Refuse caps that the backend's context cannot hold, and a schema that needs more than `max_tokens`.
 
         Every prompt that is longer than the context would count as absent.
-
-        Args:
-            context_tokens: the longest prompt of the backend; None if it does not say.
-
-        Raises:
-            InvalidPlan: says how many tokens a prompt or a text may need.
         """
+        context_tokens = self.backend.context_tokens
         if self._shape is not None:
             self._shape.check(self.settings.max_tokens)
         needed = self.lengths.prefix + self.longest_suffix
@@ -156,28 +163,8 @@ class Planner:
     @cached_property
     def _shape(self) -> TokenAutomaton | None:
         """Of the schema of the task's texts, if there is one."""
-        backend, schema = self.writer.tokenizer, self.writer.task.layout.schema
-        if not schema or not isinstance(backend, LogprobBackend):
-            return None
-        return token_automaton(backend, schema, ending_tokens(backend))
-
-
-def plan_strata(
-    mechanism: Mechanism, settings: PlanSettings, budget: PrivacyBudget | None, strata: tuple[Stratum, ...]
-) -> tuple[StratumPlan, ...]:
-    """Plan every stratum. Those of one population and as many labels have the same σ, so it is sought once.
-
-    Raises:
-        InvalidPlan: as `plan_stratum`.
-    """
-    found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
-    made = []
-    for stratum in strata:
-        alike = stratum.within(settings), stratum.population, len(stratum.labels)
-        if alike not in found:
-            found[alike] = plan_stratum(mechanism, alike[0], budget, stratum)
-        made.append(replace(found[alike], stratum=stratum))
-    return tuple(made)
+        schema = self.writer.task.layout.schema
+        return token_automaton(self.backend, schema, ending_tokens(self.backend)) if schema else None
 
 
 def plan_stratum(
@@ -200,7 +187,7 @@ def plan_stratum(
         sigma, cost = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
     return StratumPlan(
-        stratum=stratum,
+        *(stratum.scope, stratum.labels, stratum.population, stratum.prompts),
         sampling_rate=sampling_rate,
         draws=draws,
         noise_multiplier=sigma,
@@ -240,7 +227,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
     def costs(population: int, max_tokens: int) -> float:
         shared = min(plan.settings.tokens_per_draw, max_tokens)
         settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
-        stratum = replace(worst.stratum, population=population)
+        stratum = replace(worst, population=population)
         draws = draws_at(settings, stratum, rate_of(settings, stratum))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
         return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper

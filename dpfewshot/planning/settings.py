@@ -77,6 +77,7 @@ class Settings:
         Raises:
             InvalidPlan: a value outside its range, or values that do not go together.
         """
+        check_whole("prompt_token_limit", self.prompt_token_limit)
         shared = {field.name for field in fields(self)} & {field.name for field in fields(PlanSettings)}
         values = {name: getattr(self, name) for name in shared}
         values |= {name: 1 for name in _NUMBERS if values[name] is None}

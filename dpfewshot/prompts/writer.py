@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from dpfewshot.backends.text import Detokenizer, first_tokens
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.runtime.redaction import is_failure, may_pass
@@ -37,14 +38,6 @@ Result = TypeVar("Result")
 
 Body = list[int] | None
 """A record's tokens after its opener; None if it cannot be tokenised and enters no prompt."""
-
-
-class Tokenizer(Detokenizer, Protocol):
-    """The part of a backend that writing a prompt needs."""
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return token ids. Special tokens in the text are never parsed as special."""
-        ...
 
 
 def none_if_unusable(work: Callable[[], Result], *, public: Callable[[], object]) -> Result | None:
@@ -111,13 +104,13 @@ class PromptWriter:
 
     Args:
         task: its instruction and fields are used.
-        tokenizer: the backend. With `chat=True` it must give a template that can be used.
+        backend: for a task with `chat=True` it must give a template that can be used.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
             prompt. The rest is dropped, record by record, and no character is cut.
     """
 
     task: Task
-    tokenizer: Tokenizer = field(repr=False)
+    backend: LogprobBackend = field(repr=False)
     record_token_cap: int
     _instruction: tuple[int, ...] = field(init=False, repr=False)
     _between: tuple[int, ...] = field(init=False, repr=False)
@@ -128,7 +121,7 @@ class PromptWriter:
     def __post_init__(self) -> None:
         layout = self.task.layout
         first, *others = layout.fields
-        tokens = self.tokenizer.tokenize
+        tokens = self.backend.tokenize
         pieces = {
             "_instruction": tokens(self.task.preamble()),
             "_between": tokens("\n\n"),
@@ -136,18 +129,18 @@ class PromptWriter:
             "_text_field": tokens(f"\n{first}:"),
         }
         if self.task.chat:
-            turns = chat_turns(self.tokenizer)
+            turns = chat_turns(self.backend)
             pieces["_instruction"] = [*turns.head, *pieces["_instruction"]]
             pieces["_between"] = [*turns.following]
             pieces["_text_field"] = [*turns.answer, *tokens(f"{first}:")]
         for name, piece in pieces.items():
             object.__setattr__(self, name, tuple(piece))
-        further = (self.tokenizer.tokenize(f"{layout.separator}{name}:") for name in others)
+        further = (self.backend.tokenize(f"{layout.separator}{name}:") for name in others)
         object.__setattr__(self, "_further", tuple(map(tuple, further)))
 
     def for_label(self, label: str) -> LabelPrompts:
         """Return the pieces of the prompts for a label."""
-        opening = [*self._label_field, *self.tokenizer.tokenize(f" {label}"), *self._text_field]
+        opening = [*self._label_field, *self.backend.tokenize(f" {label}"), *self._text_field]
         # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening
         prefix = [*self._instruction, *opener]
@@ -157,7 +150,7 @@ class PromptWriter:
         """Return one record's tokens after its opener; None if it cannot be tokenised."""
         return none_if_unusable(
             partial(self._body, record),
-            public=lambda: self.tokenizer.detokenize(self.tokenizer.tokenize(self.task.preamble())),
+            public=lambda: self.backend.detokenize(self.backend.tokenize(self.task.preamble())),
         )
 
     def _body(self, record: Record) -> list[int]:
@@ -165,7 +158,7 @@ class PromptWriter:
         if self.task.labels is not None:
             return text
         label = self._value(on_one_line(record.label))
-        return [*first_tokens(self.tokenizer, label, self.record_token_cap), *self._text_field, *text]
+        return [*first_tokens(self.backend, label, self.record_token_cap), *self._text_field, *text]
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.
@@ -184,12 +177,12 @@ class PromptWriter:
         tokens: list[int] = []
         lengths = _fair_lengths([*map(len, values)], self.record_token_cap)
         for name, value, length in zip(((), *self._further), values, lengths, strict=True):
-            tokens += [*name, *first_tokens(self.tokenizer, value, length)]
+            tokens += [*name, *first_tokens(self.backend, value, length)]
         return tokens
 
     def _value(self, value: str) -> list[int]:
         # A huge value is not tokenised whole: few tokens cover more than 16 characters.
-        return self.tokenizer.tokenize(f" {value}"[: 16 * self.record_token_cap])
+        return self.backend.tokenize(f" {value}"[: 16 * self.record_token_cap])
 
 
 def _fair_lengths(lengths: Sequence[int], cap: int) -> list[int]:

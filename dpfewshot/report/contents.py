@@ -65,8 +65,8 @@ def _costs_what_it_states(plan: GenerationPlan) -> bool:
     mechanism = by_name(plan.mechanism)
 
     def certified(one: StratumPlan) -> bool:
-        settings = one.stratum.within(plan.settings)
-        draws = draws_at(settings, one.stratum, rate_of(settings, one.stratum))
+        settings = one.within(plan.settings)
+        draws = draws_at(settings, one, rate_of(settings, one))
         return one.pays and one.draws == draws and one.event == mechanism.event(draws, one.noise_multiplier)
 
     return all(map(certified, plan.strata))

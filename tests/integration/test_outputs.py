@@ -296,7 +296,7 @@ def test_control_a_log_line_with_the_size_of_a_draw(monkeypatch: pytest.MonkeyPa
 def test_control_an_error_that_quotes_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(writer: PromptWriter, record: object) -> list[int]:
         try:
-            return writer.tokenizer.tokenize(f" {record.text}")
+            return writer.backend.tokenize(f" {record.text}")
         except ValueError as error:
             raise DPFewShotError(str(error)) from None
 

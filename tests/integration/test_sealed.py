@@ -137,9 +137,7 @@ def test_a_certified_set_up_charges_the_units_that_it_draws() -> None:
     set_up = synthesizer().set_up
     part, *others = set_up.plan.strata
     for scope in ("delivery", None):
-        plan = replace(
-            set_up.plan, strata=(replace(part, stratum=replace(part.stratum, scope=scope)), *others)
-        )
+        plan = replace(set_up.plan, strata=(replace(part, scope=scope), *others))
         with pytest.raises(dpf.InvalidPlan, match="other units"):
             replace(set_up, plan=plan)
     units = list(set_up.units.items())

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
-from dpfewshot.planning.defaults import TEMPERATURE, WorkLimit, decide, prompts_within
+from dpfewshot.planning.defaults import TEMPERATURE, decide, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
-from dpfewshot.planning.planner import Planner, plan_strata, rate_of
-from dpfewshot.planning.settings import PlanSettings, Settings, preset
+from dpfewshot.planning.planner import Planner, rate_of
+from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, PlanSettings, Settings, preset
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sampling import drawable
 from dpfewshot.values import NO_PRIVACY, PrivacyBudget, Record, Relation
@@ -49,17 +49,24 @@ def synthesizer(**settings: Any) -> dpf.Synthesizer:
 
 
 def decided(
-    chosen: Settings, limit: WorkLimit, population: int = 400, mechanism: Mechanism | None = None
+    chosen: Settings,
+    tokens: int = PROMPT_TOKEN_LIMIT,
+    population: int = 400,
+    mechanism: Mechanism | None = None,
+    kept_prompts: int = 0,
 ) -> GenerationPlan:
+    chosen = dataclasses.replace(chosen, prompt_token_limit=tokens)
     numbers = dataclasses.asdict(chosen.decided(max_tokens=40, shots_per_label=1))
-    decision = decide(planner(population, **numbers), mechanism, chosen, limit, vocabulary_size=8)
+    some = planner(population, **numbers)
+    some.backend.kept_prompts = kept_prompts
+    decision = decide(some, mechanism, chosen)
     return decision.planner.plan(decision.mechanism, decision.reasons)
 
 
 @pytest.mark.parametrize(("population", "tokens"), [(100, 20_000), (400, 5_000), (5000, 20_000)])
 def test_no_other_settings_within_the_work_have_less_noise(population: int, tokens: int) -> None:
     mechanism = PublicCentred(top_k=8)
-    found = decided(Settings(), WorkLimit(tokens), population, mechanism)
+    found = decided(Settings(), tokens, population, mechanism)
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
     for every in (1, 5, 40):
@@ -75,16 +82,14 @@ def test_no_other_settings_within_the_work_have_less_noise(population: int, toke
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_the_default_takes_the_least_work_whose_noise_is_enough(population: int, epsilon: float) -> None:
     some = dataclasses.replace(planner(population), budget=PrivacyBudget(epsilon, 1e-5))
-    made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
+    made = decide(some, None, Settings())
     found, settings = made.planner.plan(made.mechanism), made.planner.settings
     assert made.mechanism == InvisibleInk(top_k=8, temperature=TEMPERATURE)
     assert made.reasons[0].startswith("mechanism invisible-ink:")
-    assert found.prompt_tokens <= WorkLimit().prompt_tokens
+    assert found.prompt_tokens <= PROMPT_TOKEN_LIMIT
     noise = found.noise_on_mean or 0.0
     if noise > made.mechanism.enough:  # then none has enough: it takes all the work
-        assert (
-            found.prompt_tokens > 0.9 * WorkLimit().prompt_tokens or settings.prompts_per_draw == population
-        )
+        assert found.prompt_tokens > 0.9 * PROMPT_TOKEN_LIMIT or settings.prompts_per_draw == population
         return
     for every in (1, 5, 20, 40):  # one prompt fewer, or as little work on other draws, is not enough
         other = made.planner.with_settings(tokens_per_draw=every)
@@ -99,7 +104,7 @@ def test_each_label_takes_the_prompts_that_are_enough_for_it() -> None:
     some = planner(2000)
     sizes = {"small": 2000, "near": 2500, "large": 50_000}
     strata = tuple(Stratum(label, (label,), size) for label, size in sizes.items())
-    made = decide(dataclasses.replace(some, strata=strata), None, Settings(), WorkLimit(), vocabulary_size=8)
+    made = decide(dataclasses.replace(some, strata=strata), None, Settings())
     plan = made.planner.plan(made.mechanism, made.reasons)
     small, near, large = plan.strata
     assert near.draws.prompts == small.draws.prompts == plan.settings.prompts_per_draw
@@ -108,8 +113,8 @@ def test_each_label_takes_the_prompts_that_are_enough_for_it() -> None:
     for one in plan.strata:
         assert one.noise_on_mean <= made.mechanism.enough
         assert one.sampling_rate == drawable(Fraction(one.draws.prompts, one.population))
-    fewer = dataclasses.replace(large.stratum, prompts=large.draws.prompts - 1)
-    (less,) = plan_strata(made.mechanism, plan.settings, some.budget, (fewer,))
+    fewer = dataclasses.replace(large, prompts=large.draws.prompts - 1)
+    (less,) = dataclasses.replace(made.planner, strata=(fewer,)).plan(made.mechanism).strata
     assert less.noise_on_mean > made.mechanism.enough
     assert GenerationPlan.from_dict(plan.as_dict()) == plan
 
@@ -118,12 +123,12 @@ def test_a_plan_states_no_more_prompts_than_a_label_has() -> None:
     """The smallest cannot have enough, whatever the work; so the largest takes fewer than would fit."""
     strata = tuple(Stratum(label, (label,), size) for label, size in {"few": 30, "many": 5000}.items())
     some = dataclasses.replace(planner(30), strata=strata, budget=PrivacyBudget(0.5, 1e-5))
-    made = decide(some, None, Settings(), WorkLimit(), vocabulary_size=8)
+    made = decide(some, None, Settings())
     plan = made.planner.plan(made.mechanism, made.reasons)
     few, many = plan.strata
     assert few.noise_on_mean > made.mechanism.enough
     assert plan.settings.prompts_per_draw == many.draws.prompts < 5000
-    assert plan.prompt_tokens == made.planner.work_of(plan.settings) < 0.9 * WorkLimit().prompt_tokens
+    assert plan.prompt_tokens == made.planner.work_of(plan.settings) < 0.9 * PROMPT_TOKEN_LIMIT
     assert plan.reasons[2].startswith(f"M={many.draws.prompts}: as many as the records need")
 
 
@@ -135,9 +140,7 @@ def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
 
 def test_what_is_given_stays() -> None:
     numbers = {"prompts_per_draw": 7, "records_per_prompt": 2, "tokens_per_draw": 5}
-    decision = decide(
-        planner(**numbers), Gaussian(top_k=3), Settings(**numbers), WorkLimit(1), vocabulary_size=8
-    )
+    decision = decide(planner(**numbers), Gaussian(top_k=3), Settings(**numbers, prompt_token_limit=1))
     assert decision.mechanism == Gaussian(top_k=3)
     assert decision.planner.settings.prompts_per_draw == 7
     assert decision.planner.settings.tokens_per_draw == 5
@@ -145,25 +148,24 @@ def test_what_is_given_stays() -> None:
 
 
 def test_given_prompts_take_as_many_draws_as_the_work_allows() -> None:
-    limit = WorkLimit(20_000)
-    found = decided(Settings(prompts_per_draw=20), limit)
+    found = decided(Settings(prompts_per_draw=20), 20_000)
     assert found.settings.prompts_per_draw == 20
-    assert found.prompt_tokens <= limit.prompt_tokens
+    assert found.prompt_tokens <= 20_000
     assert 1 < found.settings.tokens_per_draw < 40
-    assert decided(Settings(prompts_per_draw=20), WorkLimit(10**6)).settings.tokens_per_draw == 1
-    assert decided(Settings(prompts_per_draw=300), limit).settings.tokens_per_draw == 40
+    assert decided(Settings(prompts_per_draw=20), 10**6).settings.tokens_per_draw == 1
+    assert decided(Settings(prompts_per_draw=300), 20_000).settings.tokens_per_draw == 40
 
 
 def test_each_stratum_has_as_many_prompts_as_its_units_allow() -> None:
-    found = decided(Settings(), WorkLimit(10**6), 30, Gaussian(top_k=8))
+    found = decided(Settings(), 10**6, 30, Gaussian(top_k=8))
     assert [one.draws.prompts for one in found.strata] == [30, 60]
     assert "M=60: as many as the 60 units of label 'delivery'" in found.reasons[1]
     assert "some labels need fewer, or have no more units: 30 at least" in found.reasons[1]
-    alike = decided(Settings(prompts_per_draw=30), WorkLimit(10**6), 30, Gaussian(top_k=8))
+    alike = decided(Settings(prompts_per_draw=30), 10**6, 30, Gaussian(top_k=8))
     assert found.strata[0].noise_on_mean == alike.strata[0].noise_on_mean
     assert (found.strata[1].noise_on_mean or 0.0) < (alike.strata[1].noise_on_mean or 0.0)
     with pytest.raises(InvalidPlan, match=r"above the population 30 .* prompts_per_draw=30 would fit"):
-        decided(Settings(prompts_per_draw=31), WorkLimit(10**6), 30)  # what is given is never reduced
+        decided(Settings(prompts_per_draw=31), 10**6, 30)  # what is given is never reduced
 
 
 @given(st.integers(1, 10**4), st.integers(1, 10**4), st.integers(1, 3), st.sampled_from([0.0, 0.2]))
@@ -181,18 +183,19 @@ def test_a_stratum_never_draws_more_prompts_than_it_allows(
 
 def test_the_largest_stratum_and_the_backend_limit_the_prompts() -> None:
     given = Gaussian(top_k=8)
-    assert decided(Settings(), WorkLimit(10**6), 30, given).settings.prompts_per_draw == 60
-    few_kept = WorkLimit(10**6, kept_prompts=75)
-    assert decided(Settings(tokens_per_draw=40), few_kept, 400, given).settings.prompts_per_draw == 47
-    assert decided(Settings(tokens_per_draw=1), few_kept, 400, given).settings.prompts_per_draw > 47
+    assert decided(Settings(), 10**6, 30, given).settings.prompts_per_draw == 60
+    for every, limited in ((40, True), (1, False)):
+        found = decided(Settings(tokens_per_draw=every), 10**6, 400, given, kept_prompts=75)
+        assert (found.settings.prompts_per_draw == 47) is limited
+        assert found.settings.prompts_per_draw >= 47
 
 
 @pytest.mark.parametrize(("every", "prompts", "said"), [(40, 76, True), (40, 75, False), (1, 76, False)])
 def test_given_prompts_that_the_backend_does_not_keep_are_named(
     every: int, prompts: int, *, said: bool
 ) -> None:
-    limit = WorkLimit(10**6, kept_prompts=75)
-    reasons = decided(Settings(prompts_per_draw=prompts, tokens_per_draw=every), limit).reasons
+    chosen = Settings(prompts_per_draw=prompts, tokens_per_draw=every)
+    reasons = decided(chosen, 10**6, kept_prompts=75).reasons
     assert any("more than the backend keeps (kept_prompts=75)" in each for each in reasons) is said
 
 
@@ -204,14 +207,14 @@ def test_a_draw_fits_up_to_four_deviations(kept: int) -> None:
 
 
 def test_a_mechanism_without_noise_on_probabilities_is_planned_too() -> None:
-    found = decided(Settings(), WorkLimit(), mechanism=ReportNoisyMax(top_k=8))
+    found = decided(Settings(), mechanism=ReportNoisyMax(top_k=8))
     assert found.noise_on_mean is None
     assert found.settings.prompts_per_draw > 1
 
 
 def test_impossible_settings_say_why() -> None:
     with pytest.raises(InvalidPlan, match="could be free"):
-        decided(Settings(), WorkLimit(), mechanism=dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40))
+        decided(Settings(), mechanism=dpf.mechanisms.SparseVector(Gaussian(top_k=8), 0.5, 40))
     with pytest.raises(InvalidPlan, match="prompt_token_limit"):
         synthesizer(prompt_token_limit=0)
     with pytest.raises(InvalidPlan, match="prompts_per_draw"):

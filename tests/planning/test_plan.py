@@ -113,13 +113,13 @@ def plans(draw: st.DrawFn) -> GenerationPlan:
         cost = draw(st.none() | st.builds(Amount, st.integers(0, 2**63 - 1), st.integers(0, 10**18)))
         strata.append(
             StratumPlan(
-                stratum,
-                rate,
-                draws_at(chosen.within(population), stratum, rate),
-                draw(NOISES),
-                cost,
-                draw(st.none() | st.floats(0.0, 1e6)),
-                None if cost is None else draw(NESTED),
+                **vars(stratum),
+                sampling_rate=rate,
+                draws=draws_at(chosen.within(population), stratum, rate),
+                noise_multiplier=draw(NOISES),
+                cost=cost,
+                noise_on_mean=draw(st.none() | st.floats(0.0, 1e6)),
+                event=None if cost is None else draw(NESTED),
             )
         )
     return GenerationPlan(

@@ -154,8 +154,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/prompts/writer.py",
-        "first_tokens(self.tokenizer, value, length)",
-        "first_tokens(self.tokenizer, value, len(value))",
+        "first_tokens(self.backend, value, length)",
+        "first_tokens(self.backend, value, len(value))",
         "a record has a cap of its own",
         "tests/prompts/test_writer.py",
     ),
