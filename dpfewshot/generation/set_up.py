@@ -148,7 +148,10 @@ class SetUp:
             "records_per_prompt": self.plan.settings.records_per_prompt,
             **({} if self.task.labels is None else labels),
             **(holdout if self.partition.holdout else {}),
-            **stratum.details,
+            "noise_multiplier": stratum.noise_multiplier,
+            "sampling_rate": str(stratum.sampling_rate),
+            "steps": stratum.steps,
+            "tokens_per_step": stratum.draws.tokens_per_draw,
             **self.provenance.details(),
         }
 

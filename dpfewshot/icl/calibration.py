@@ -67,7 +67,7 @@ class Calibration:
         """The calibration that `as_dict` made this from, or `InvalidPlan`, which names the member."""
         where = "the calibration"
         told = document.check(where, told, _MEMBERS)
-        labels = document.labels(where, told["labels"])
+        labels = document.texts(where, "labels", told["labels"], least=1)
         bias = document.numbers(where, "bias", told["bias"])
         if len(bias) != len(labels):
             raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")

@@ -42,9 +42,7 @@ def compare(planner: Planner, mechanism: Mechanism, *, target_noise: float | Non
         target_noise: the greatest noise on the mean (`Mechanism.noise_on_mean`), > 0. None: what the texts of
             each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
 
-    Raises:
-        InvalidPlan: the target is not above 0, or the starting settings allow no plan at all. A mechanism
-            that they do not suit (fixed-size draws need Gaussian noise) is left out.
+    A mechanism that the settings do not suit (fixed-size draws need Gaussian noise) is left out.
     """
     if target_noise is not None and not target_noise > 0:
         raise InvalidPlan(f"the target noise must be a positive number, not {target_noise}")
@@ -105,15 +103,11 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
 
 
 def _marked(plans: list[GenerationPlan], target_noise: float | None) -> list[Compared]:
-    rows = [
-        Compared(
-            plan,
-            None
-            if plan.noise_on_mean is None
-            else plan.noise_on_mean <= _target(plan.mechanism, target_noise),
-        )
-        for plan in plans
-    ]
+    rows = []
+    for plan in plans:
+        noise = plan.noise_on_mean
+        meets = None if noise is None else noise <= _target(plan.mechanism, target_noise)
+        rows.append(Compared(plan, meets))
     fitting = [row for row in rows if row.meets_target]
     best = min(fitting, key=lambda row: row.plan.prompt_tokens, default=None)
     return [replace(row, cheapest=row is best) for row in rows]

@@ -47,11 +47,7 @@ _DEVIATIONS = 4
 
 
 class Decision(NamedTuple):
-    """What a plan is made of.
-
-    Attributes:
-        reasons: a sentence for each setting that was decided, or that costs more work than it looks.
-    """
+    """What a plan is made of, and a sentence for each setting that was decided or costs unforeseen work."""
 
     mechanism: Mechanism
     planner: Planner
@@ -68,10 +64,7 @@ class _Option:
 
 
 def decide(planner: Planner, mechanism: Mechanism | None, chosen: Settings) -> Decision:
-    """Fill what the user left open.
-
-    Args:
-        planner: its M and R count only where `chosen` has them too.
+    """Fill what the user left open: the planner's M and R count only where `chosen` has them too.
 
     Raises:
         InvalidPlan: no M and R that are possible suit the mechanism and the budget, or the backend cannot
@@ -216,11 +209,7 @@ def _with_most_prompts(planner: Planner, settings: PlanSettings, limit: int) -> 
 
 
 def _scored(planner: Planner, mechanism: Mechanism, options: list[_Option]) -> list[_Option]:
-    """The options that the mechanism allows, each with its noise at the smallest stratum.
-
-    Raises:
-        InvalidPlan: it allows none.
-    """
+    """The options that the mechanism allows, each with its noise at the smallest stratum."""
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
     scored: list[_Option] = []
     refusals: list[InvalidPlan] = []

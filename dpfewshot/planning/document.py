@@ -11,27 +11,21 @@ from typing import Any, Final
 from dpfewshot.account.amounts import LARGEST, Amount
 from dpfewshot.accounting import Event, events
 from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.values import PrivacySpend, Relation
 
 NUMBER: Final = (int, float)
 MAYBE_NUMBER: Final = (int, float, type(None))
 MAYBE_TEXT: Final = (str, type(None))
 
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {"int": (int,), "float": NUMBER, "str": (str,)}
+
 PLAN: Final[Mapping[str, tuple[type, ...]]] = {
     "mechanism": (str,),
     "relation": (str,),
     "epsilon": MAYBE_NUMBER,
     "delta": MAYBE_NUMBER,
-    "prompts_per_draw": (int,),
-    "records_per_prompt": (int,),
-    "max_tokens": (int,),
-    "shots_per_label": (int,),
-    "tokens_per_draw": (int,),
-    "record_token_cap": (int,),
-    "sampling": (str,),
-    "disjoint_parts": (int,),
-    "accounting": (str,),
-    "holdout": NUMBER,
+    **{field.name: _KINDS[str(field.type)] for field in fields(PlanSettings)},
     "prompt_tokens": (int,),
     "estimated_seconds": MAYBE_NUMBER,
     "reasons": (list,),
@@ -82,16 +76,9 @@ def check(
     kinds: Mapping[str, tuple[type, ...]],
     error: type[DPFewShotError] = InvalidPlan,
 ) -> Mapping[str, Any]:
-    """The value, if it is an object whose members are of these kinds. Numbers must fit in a float.
+    """The value from JSON, if it is an object whose members are of these kinds; else the error names one.
 
-    Args:
-        where: names the value in messages.
-        value: from JSON.
-        kinds: of each required member. Only `bool` allows a boolean.
-        error: to raise.
-
-    Raises:
-        InvalidPlan, or another `error`: names the member.
+    Numbers must fit in a float. Only `bool` allows a boolean. `where` names the value, here and below.
     """
     if not isinstance(value, Mapping):
         raise error(f"{where} is not an object")
@@ -112,26 +99,16 @@ def _is_one(found: object, kinds: tuple[type, ...]) -> bool:
 
 
 def relation(where: str, value: str) -> Relation:
-    """The neighbouring relation of this name.
-
-    Raises:
-        InvalidPlan: no relation has this name.
-    """
+    """The neighbouring relation of this name."""
     if value not in list(Relation):
         raise InvalidPlan(f"{where}'s relation must be one of {', '.join(Relation)}")
     return Relation(value)
 
 
 def spend(where: str, told: Mapping[str, Any], *, certified: bool) -> PrivacySpend | None:
-    """What a release states that it spent; None if it is not private.
+    """What a release states in "epsilon" and "delta" (`SPEND`); None, and only None, if it is not certified.
 
-    Args:
-        where: names the release.
-        told: states "epsilon" and "delta", numbers or None (`SPEND`).
-        certified: whether the release states a guarantee.
-
-    Raises:
-        InvalidPlan: it states one without the other, ε < 0, or δ outside [0, 1).
+    ε < 0 and a δ outside [0, 1) are refused.
     """
     match told["epsilon"], told["delta"]:
         case None, None if not certified:
@@ -144,45 +121,22 @@ def spend(where: str, told: Mapping[str, Any], *, certified: bool) -> PrivacySpe
     )
 
 
-def labels(where: str, value: list[Any]) -> tuple[str, ...]:
-    """A list of at least one label.
-
-    Raises:
-        InvalidPlan: it is something else.
-    """
-    if not value or not all(isinstance(each, str) for each in value):
-        raise InvalidPlan(f"{where} has 'labels' of the wrong type")
+def texts(where: str, name: str, value: list[Any], *, least: int = 0) -> tuple[str, ...]:
+    """A list of at least so many texts."""
+    if len(value) < least or not all(isinstance(each, str) for each in value):
+        raise InvalidPlan(f"{where} has {name!r} of the wrong type")
     return tuple(value)
 
 
 def numbers(where: str, name: str, value: list[Any]) -> tuple[float, ...]:
-    """A list of finite numbers.
-
-    Raises:
-        InvalidPlan: it is something else.
-    """
+    """A list of finite numbers."""
     if not all(_is_one(each, NUMBER) for each in value):
         raise InvalidPlan(f"{where} has a {name!r} that is not finite numbers")
     return tuple(map(float, value))
 
 
-def sentences(value: object) -> tuple[str, ...]:
-    """The plan's reasons.
-
-    Raises:
-        InvalidPlan: it is not a list of texts.
-    """
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidPlan("the plan has 'reasons' of the wrong type")
-    return tuple(value)
-
-
 def rate(value: list[Any]) -> Fraction:
-    """An exact rate from its numerator and denominator.
-
-    Raises:
-        InvalidPlan: it is not in (0, 1].
-    """
+    """An exact rate in (0, 1], from its numerator and denominator."""
     numerator, denominator = _pair(value)
     if not 0 < numerator <= denominator:
         raise InvalidPlan("a sampling rate of the plan is not in (0, 1]")
@@ -190,33 +144,19 @@ def rate(value: list[Any]) -> Fraction:
 
 
 def cost(value: list[Any] | None) -> Amount | None:
-    """An exact amount from its ε in 10⁻¹² and δ in 10⁻¹⁸; None without privacy.
-
-    Raises:
-        InvalidPlan: it is something else, or more than an account can hold.
-    """
+    """An exact amount from its ε in 10⁻¹² and δ in 10⁻¹⁸, which an account can hold; None without privacy."""
     amount = None if value is None else Amount(*_pair(value))
     if amount is not None and not amount.fits(Amount(LARGEST, LARGEST)):
         raise InvalidPlan("a cost of the plan is more than an account can hold")
     return amount
 
 
-def check_stated(where: str, told: Mapping[str, Any], epsilon: float | None, delta: float | None) -> None:
-    """Refuse a document that states less than it holds: its readers show what it states.
-
-    Args:
-        where: names what states it.
-        told: states "epsilon" and "delta".
-        epsilon: of the exact amount; None without privacy.
-        delta: of the exact amount; None without privacy.
-
-    Raises:
-        InvalidPlan: it states less, or an amount although it holds no exact one.
-    """
+def check_stated(where: str, told: Mapping[str, Any], held: PrivacySpend | None) -> None:
+    """Refuse a document that states less than the exact amount that it holds: readers show what it states."""
     if (told["epsilon"] is None) != (told["delta"] is None):
         raise InvalidPlan(f"{where} states one of epsilon and delta alone")
-    for name, exact in (("epsilon", epsilon), ("delta", delta)):
-        stated = told[name]
+    for name in ("epsilon", "delta"):
+        stated, exact = told[name], getattr(held, name, None)
         if stated is not None and (exact is None or stated < exact):
             raise InvalidPlan(f"{where} states {name}={stated}, but its exact amount is {exact}")
 
@@ -242,11 +182,7 @@ def event_as_dict(event: Event | None) -> dict[str, object] | None:
 
 
 def event_from_dict(value: object) -> Event | None:
-    """The event that `event_as_dict` made this from.
-
-    Raises:
-        InvalidPlan: it is no such event.
-    """
+    """The event that `event_as_dict` made this from."""
     if value is None:
         return None
     match value:

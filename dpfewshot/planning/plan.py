@@ -52,13 +52,6 @@ def believed(prior: float, epsilon: float) -> float:
     return odds / (1 - prior + odds)
 
 
-def _meaning(epsilon: float) -> str:
-    return (
-        f"epsilon {epsilon_text(epsilon)} means: whoever reads the texts and is 50 % sure that a given "
-        f"unit is in the records can become at most {percent_text(believed(0.5, epsilon))} sure, delta aside"
-    )
-
-
 def epsilon_warnings(plan: GenerationPlan) -> list[str]:
     """A warning if the plan's ε hardly protects; else none."""
     if plan.epsilon is None or plan.epsilon <= HARDLY_PROTECTS:
@@ -76,9 +69,15 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
     noisy = noisy_strata(plan)
     if not noisy:
         return []
-    remedies = ", ".join(_remedies(plan, noisy[0]))
-    fault = _fault(plan, noisy[0].noise_on_mean or 0.0)
-    return [f"{who_reads_badly(plan)}: {fault}; what helps: {remedies} (docs/how-to/settings.md)"]
+    settings, worst = plan.settings, noisy[0]
+    remedies = ["more records", "a larger epsilon"]
+    if settings.shots_per_label > 1:
+        remedies.append("fewer shots_per_label")
+    remedies.append("a smaller max_tokens")
+    if settings.prompts_per_draw < settings.most_prompts(worst.population):
+        remedies.append(f"more time ({_more_prompts(plan, worst)})")
+    helps = f"what helps: {', '.join(remedies)} (docs/how-to/settings.md)"
+    return [f"{who_reads_badly(plan)}: {_fault(plan, worst.noise_on_mean or 0.0)}; {helps}"]
 
 
 def who_reads_badly(plan: GenerationPlan) -> str:
@@ -98,15 +97,15 @@ def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
 
 
 def reading(plan: GenerationPlan) -> str:
-    """How the texts will read, as far as their mechanism was measured."""
+    """How the texts will read."""
     if plan.mechanism not in READABLE_NOISE or plan.noise_on_mean is None:
         return f"not measured for the mechanism {plan.mechanism}"
     noisy = noisy_strata(plan)
     others = [one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy]
     if not others:
         return _reading(plan, plan.noise_on_mean)
-    parts = [f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy]
-    return _reading(plan, max(others)) + ("; but " if parts else "") + "; ".join(parts)
+    parts = "; ".join(f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy)
+    return _reading(plan, max(others)) + (f"; but {parts}" if parts else "")
 
 
 def _reading(plan: GenerationPlan, noise: float) -> str:
@@ -114,9 +113,11 @@ def _reading(plan: GenerationPlan, noise: float) -> str:
     if plan.mechanism == InvisibleInk.name:
         if noise > misplaced:
             return f"whole, but {_fault(plan, noise)}"
-        close = "as close to the records as this model comes"
-        how = "in part like the records" if noise > misplaced / 2 else close
-        return f"whole, and {how}"
+        return (
+            "whole, and in part like the records"
+            if noise > misplaced / 2
+            else "whole, and as close to the records as this model comes"
+        )
     if noise <= misplaced / 2:
         return "as well as this model can; no words were out of place when measured"
     if noise <= misplaced:
@@ -135,17 +136,6 @@ def _fault(plan: GenerationPlan, noise: float) -> str:
         return "most words will be random"
     fault = f"about 1 word in {OUT_OF_PLACE[hopeless]}, or more, will be out of place"
     return f"they will make little sense, and {fault}" if hopeless else fault
-
-
-def _remedies(plan: GenerationPlan, worst: StratumPlan) -> list[str]:
-    settings = plan.settings
-    remedies = ["more records", "a larger epsilon"]
-    if settings.shots_per_label > 1:
-        remedies.append("fewer shots_per_label")
-    remedies.append("a smaller max_tokens")
-    if settings.prompts_per_draw < settings.most_prompts(worst.population):
-        remedies.append(f"more time ({_more_prompts(plan, worst)})")
-    return remedies
 
 
 def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
@@ -205,7 +195,7 @@ class StratumPlan(Stratum):
 
     @property
     def steps(self) -> int:
-        """The number of draws from each of the P disjoint parts."""
+        """`draws.steps`."""
         return self.draws.steps
 
     @property
@@ -223,16 +213,6 @@ class StratumPlan(Stratum):
         except ArithmeticError:  # of numbers that no plan has
             return False
         return math.isfinite(certified) and Amount.certified(certified, self.cost.delta).fits(self.cost)
-
-    @property
-    def details(self) -> dict[str, str | int | float]:
-        """The public numbers that an account's history keeps of the plan."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "sampling_rate": str(self.sampling_rate),
-            "steps": self.steps,
-            "tokens_per_step": self.draws.tokens_per_draw,
-        }
 
     def as_dict(self) -> dict[str, object]:
         """The plan as JSON; `from_dict` reads it back.
@@ -264,13 +244,9 @@ class StratumPlan(Stratum):
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any], settings: PlanSettings) -> Self:
-        """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`.
-
-        Raises:
-            InvalidPlan: it is not such a plan.
-        """
+        """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`."""
         told = document.check("a stratum of the plan", told, document.STRATUM)
-        labels = document.labels("a stratum of the plan", told["labels"])
+        labels = document.texts("a stratum of the plan", "labels", told["labels"], least=1)
         least = {"population": 1, "steps": 1, "prompts": 1, "noise_multiplier": 0, "noise_on_mean": 0}
         for name, bound in least.items():
             if told[name] is not None and told[name] < bound:
@@ -287,8 +263,7 @@ class StratumPlan(Stratum):
             noise_on_mean=told["noise_on_mean"],
             event=document.event_from_dict(exact["event"]),
         )
-        epsilon, delta = (stated.spend.epsilon, stated.spend.delta) if stated.spend else (None, None)
-        document.check_stated("a stratum of the plan", told, epsilon, delta)
+        document.check_stated("a stratum of the plan", told, stated.spend)
         return stated
 
 
@@ -383,18 +358,25 @@ class GenerationPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before anything is spent."""
+        """Sentences to read before anything is spent."""
         return (*self._delta_warnings, *epsilon_warnings(self), *noise_warnings(self))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the plan's ε means in odds, and how much of a record the model reads, in a sentence each."""
+        """Sentences on what ε means in odds, and on how much of a record the model reads."""
         cap = self.settings.record_token_cap
         cut = (
             f"at most {cap} tokens of a record enter a prompt, about {max(1, cap * 3 // 4)} words of "
             "English: if your records are longer, raise record_token_cap"
         )
-        return (cut,) if self.epsilon is None else (_meaning(self.epsilon), cut)
+        if self.epsilon is None:
+            return (cut,)
+        meaning = (
+            f"epsilon {epsilon_text(self.epsilon)} means: whoever reads the texts and is 50 % sure that a "
+            f"given unit is in the records can become at most {percent_text(believed(0.5, self.epsilon))} "
+            "sure, delta aside"
+        )
+        return (meaning, cut)
 
     @property
     def _delta_warnings(self) -> tuple[str, ...]:
@@ -407,11 +389,7 @@ class GenerationPlan:
         )
 
     def stratum_of(self, label: str) -> StratumPlan:
-        """The stratum that generates a label.
-
-        Raises:
-            InvalidPlan: the label is not planned.
-        """
+        """The stratum that generates a label; `InvalidPlan` if none does."""
         for stratum in self.strata:
             if label in stratum.labels:
                 return stratum
@@ -449,10 +427,8 @@ class GenerationPlan:
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
         """The plan that `as_dict` made this from: σ, q and amounts are exact.
 
-        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None.
-
-        Raises:
-            InvalidPlan: it is not such a plan; names the member.
+        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None. `InvalidPlan`
+        names the member that no plan has.
         """
         told = document.check("the plan", told, document.PLAN)
         settings = PlanSettings(**{field.name: told[field.name] for field in fields(PlanSettings)})
@@ -465,7 +441,7 @@ class GenerationPlan:
             strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
             prompt_tokens=told["prompt_tokens"],
             estimated_seconds=told["estimated_seconds"],
-            reasons=document.sentences(told["reasons"]),
+            reasons=document.texts("the plan", "reasons", told["reasons"]),
         )
-        document.check_stated("the plan", told, stated.epsilon, stated.delta)
+        document.check_stated("the plan", told, stated.cost and stated.cost.as_spend())
         return stated

@@ -46,7 +46,6 @@ class Planner:
     Attributes:
         writer: of the prompts, whose public lengths count.
         budget: (ε, δ) of all strata together, which are disjoint; None for σ = 0.
-        strata: one for each label, or a single one if labels are free.
     """
 
     writer: PromptWriter
@@ -56,11 +55,7 @@ class Planner:
     relation: Relation
 
     def plan(self, mechanism: Mechanism, reasons: tuple[str, ...] = ()) -> GenerationPlan:
-        """Plan every stratum, and bound the language model's work by the caps.
-
-        Raises:
-            InvalidPlan: N·P is above what a population lets generate, or no noise meets the budget.
-        """
+        """Plan every stratum, and bound the language model's work by the caps. Errors as `plan_stratum`."""
         found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
         made = []
         for stratum in self.strata:  # σ is sought once for those of one population and as many labels
@@ -170,10 +165,7 @@ class Planner:
 def plan_stratum(
     mechanism: Mechanism, settings: PlanSettings, budget: PrivacyBudget | None, stratum: Stratum
 ) -> StratumPlan:
-    """Fix σ and the draws of one stratum.
-
-    Args:
-        budget: the stratum's (ε, δ); None for σ = 0.
+    """Fix σ and the draws of one stratum, for its (ε, δ) or, with None, σ = 0.
 
     Raises:
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.
@@ -245,11 +237,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
 
 
 def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:
-    """The σ that the paper's own accounting gives for its fixed-size draws.
-
-    Raises:
-        InvalidPlan: the mechanism's paper has no such accounting.
-    """
+    """The σ that the paper's own accounting gives for its fixed-size draws."""
     accounting: PublishedAccounting | None = getattr(mechanism, "published_accounting", None)
     size = draws.fixed_size
     if size is None or accounting is None:
@@ -277,11 +265,7 @@ def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tupl
 
 
 def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:
-    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant.
-
-    Raises:
-        InvalidPlan: M·N·P is above (1-f)·n, or that is below 1.
-    """
+    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant."""
     wanted, generating = settings.units_wanted, settings.division.generating_share * stratum.population
     where = f"label {stratum.scope!r}" if stratum.scope is not None else "the data set"
     share = f" without its holdout of {settings.holdout} (0 uses all)" if settings.holdout else ""

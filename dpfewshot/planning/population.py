@@ -30,15 +30,7 @@ def relation_of(sampling: str, population: Population) -> Relation:
 def public_stratum(
     sampling: str, population: Population, scope: str | None, labels: tuple[str, ...], counted: int
 ) -> Stratum:
-    """A stratum with its public n.
-
-    Args:
-        population: public constants; None uses the count.
-
-    Raises:
-        InvalidPlan: `population` does not name the stratum with a whole number of at least 1, or differs from
-            the count in draws of fixed size.
-    """
+    """A stratum with its public n, which draws of fixed size count."""
     public = _public_population(population, scope, counted)
     if sampling == FIXED_SIZE and public != counted:
         raise InvalidPlan(f"fixed-size draws use the counted n={counted}, which population must equal")
@@ -78,13 +70,7 @@ def _public_number(name: str, number: int) -> int:
 def check_population(population: Population, labels: tuple[str, ...] | None) -> None:
     """Refuse a population that does not say how many units a task has: with labels, all of them or their sum.
 
-    Args:
-        population: public constants; None passes.
-        labels: of the task; None if they are free.
-
-    Raises:
-        InvalidPlan: a label has no number, a number is not whole or not from 1 to `MOST_UNITS`, a name is not
-            a label of the task, or labels are free and the population names some.
+    A number is whole, and from 1 to `MOST_UNITS`.
     """
     if labels is None or not isinstance(population, Mapping):
         _public_population(population, None, 0)
@@ -103,10 +89,6 @@ def default_delta(population: Population, records: Iterable[Record]) -> float:
     population that is the population. Without one, and in draws of fixed size, it is the number of units: a
     null, or a unit that replaces another, keeps its place in the count. The number of records is always
     private: a unit may have any number of them, under any labels.
-
-    Args:
-        population: public constants; None counts the units.
-        records: private; only their units are counted, and only without a population.
     """
     return min(LARGEST_DEFAULT_DELTA, 1 / (100 * max(1, public_units(population, records))))
 

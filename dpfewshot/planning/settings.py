@@ -36,7 +36,7 @@ class Settings:
         records_per_prompt: N ≥ 1, the records in a prompt, on average; None is 1.
         tokens_per_draw: R ≥ 1, the tokens that share one draw of records.
         preset: a paper's mechanism, M, N and R where none is given: "tang" or "adadpsyn"
-            (`planning.presets.preset`). `accounting="published"` implies "tang".
+            (`preset`). `accounting="published"` implies "tang".
         prompt_token_limit: the most tokens that the model may have to evaluate for one demonstration, ≥ 1. It
             limits what the planner decides.
         sampling: "poisson", or "fixed-size" to reproduce papers: M·N units without replacement, neighbours
@@ -72,11 +72,7 @@ class Settings:
         return replace(self, **open_numbers)
 
     def decided(self, *, max_tokens: int, shots_per_label: int) -> PlanSettings:
-        """The settings of a plan, with 1 for each of M, N and R that is open.
-
-        Raises:
-            InvalidPlan: a value outside its range, or values that do not go together.
-        """
+        """The settings of a plan, with 1 for each of M, N and R that is open."""
         check_whole("prompt_token_limit", self.prompt_token_limit)
         shared = {field.name for field in fields(self)} & {field.name for field in fields(PlanSettings)}
         values = {name: getattr(self, name) for name in shared}
@@ -92,13 +88,10 @@ class PlanSettings:
     """The settings of a plan, all decided: public, and the same for every stratum but for M. See `Settings`.
 
     Attributes:
-        prompts_per_draw: M ≥ 1, the prompts of a draw. A stratum with fewer units has fewer (`within`).
+        prompts_per_draw: M ≥ 1. A stratum with fewer units has fewer (`within`).
         max_tokens: T_max ≥ 1, the most tokens of one demonstration.
         shots_per_label: demonstrations of each label, ≥ 1.
-        tokens_per_draw: R in 1..T_max, tokens that share one draw.
-
-    Raises:
-        InvalidPlan: a value outside its range, or values that do not go together.
+        tokens_per_draw: R in 1..T_max.
     """
 
     prompts_per_draw: int
@@ -113,8 +106,9 @@ class PlanSettings:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_one_of("sampling", self.sampling, SAMPLINGS)
-        _check_one_of("accounting", self.accounting, ACCOUNTINGS)
+        for name, allowed in (("sampling", SAMPLINGS), ("accounting", ACCOUNTINGS)):
+            if getattr(self, name) not in allowed:
+                raise InvalidPlan(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         for name in self.__dataclass_fields__.keys() - {"sampling", "accounting", "holdout"}:
             check_whole(name, getattr(self, name))
         object.__setattr__(self, "holdout", as_float("holdout", self.holdout))
@@ -145,7 +139,7 @@ class PlanSettings:
 
     @property
     def units_per_draw(self) -> int:
-        """M·N, the units in one draw, on average if draws are Poisson."""
+        """M·N, on average if draws are Poisson."""
         return self.prompts_per_draw * self.records_per_prompt
 
     @property
@@ -168,11 +162,6 @@ class PlanSettings:
         """What one unit can do to the rows of a draw."""
         alone = self.records_per_prompt == 1 and self.sampling == POISSON
         return RowChange.ADDED if alone else RowChange.REPLACED
-
-
-def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidPlan(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 TANG, ADADPSYN = "tang", "adadpsyn"
@@ -198,30 +187,18 @@ def preset(
     "tang" is Algorithm 1 with Gaussian noise on the 100 likeliest public tokens; M and N follow Table 9, or
     are 20 and 1 for a task of your own. "adadpsyn" follows Tables 13 to 17; for a task or an ε that they do
     not have, it is their row of TREC at ε = 4. Draws stay Poisson and the accounting certified.
-
-    Args:
-        name: "tang" or "adadpsyn".
-        task: one of the papers' has its own M and N.
-        budget: its ε selects a row of AdaDPSyn; None for σ = 0.
-        vocabulary_size: V, which limits the candidate tokens.
-
-    Raises:
-        InvalidPlan: there is no such preset.
     """
     top_k, known = min(TOP_K, vocabulary_size), task.name.lower().replace("_", "-")
     if name == TANG:
         prompts, records = _TANG.get(known, _TANG_ELSEWHERE)
-        return Gaussian(top_k=top_k), _fresh_draws(prompts, records)
-    if name == ADADPSYN:
+        mechanism: Mechanism = Gaussian(top_k=top_k)
+    elif name == ADADPSYN:
         row_of = (known, 0.0 if budget is None else budget.epsilon)
         if known not in TASKS or row_of[1] not in EPSILONS:
             row_of = _ADADPSYN_ROW
         row = published(row_of[0], epsilon=row_of[1])
+        prompts, records = row.prompts, row.records_per_prompt
         mechanism = replace(AdaDPSyn.preset(row_of[0], epsilon=row_of[1]), top_k=top_k)
-        return mechanism, _fresh_draws(row.prompts, row.records_per_prompt)
-    raise InvalidPlan(f"the preset must be one of {', '.join(PRESETS)}, not {name!r}")
-
-
-def _fresh_draws(prompts: int, records: int) -> Settings:
-    """M and N, with a fresh draw for each token."""
-    return Settings(prompts_per_draw=prompts, records_per_prompt=records, tokens_per_draw=1)
+    else:
+        raise InvalidPlan(f"the preset must be one of {', '.join(PRESETS)}, not {name!r}")
+    return mechanism, Settings(prompts_per_draw=prompts, records_per_prompt=records, tokens_per_draw=1)

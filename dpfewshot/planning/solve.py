@@ -15,12 +15,7 @@ from dpfewshot.accounting import ZeroConcentrated, calibrate
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_up
 from dpfewshot.mechanisms import RowChange
-from dpfewshot.mechanisms.choice import (
-    check_clip,
-    check_temperature,
-    solved_clip,
-    solved_temperature,
-)
+from dpfewshot.mechanisms.choice import check_clip, check_temperature, solved_clip, solved_temperature
 from dpfewshot.values import check_whole
 
 
