@@ -202,7 +202,7 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     from dpfewshot.baselines import instruction_only_demonstrations
 
     set_up = synthesizer.set_up
-    labels = [label for one in set_up.plan.strata for label in one.labels]
+    labels = set_up.plan.labels
     tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1

@@ -59,8 +59,7 @@ class Generation:
             StratumRun(*share, set_up, account, observers, RunKey(self._plan_hash, run, number))
             for number, share in enumerate(shares)
         ]
-        labels = [label for stratum in set_up.plan.strata for label in stratum.labels]
-        self.workers = {label: Worker() for label in (None, *labels)}
+        self.workers = {label: Worker() for label in (None, *set_up.plan.labels)}
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
@@ -73,13 +72,8 @@ class Generation:
 
     @property
     def plan(self) -> GenerationPlan:
-        """Fixed beforehand."""
+        """The set-up's."""
         return self.set_up.plan
-
-    @property
-    def certified(self) -> bool:
-        """Whether the guarantee holds. It never does where no account is charged."""
-        return all(run.certified for run in self.runs)
 
     def release(
         self,
@@ -88,11 +82,7 @@ class Generation:
         stop: StopSignal | None = None,
         on_token: Callable[[int], object] = lambda _token: None,
     ) -> Demonstration:
-        """Release one demonstration, from the part with the most draws left. See `StratumRun.release`.
-
-        Raises:
-            InvalidPlan: the label is not planned.
-        """
+        """Release one demonstration, from the part with the most draws left. See `StratumRun.release`."""
         stop = stop or StopSignal()
         while True:
             run = self._fullest(label)
@@ -125,15 +115,7 @@ class Generation:
         """Continue the newest run of this plan and name in the ledger, or begin one.
 
         Whoever held it draws no more. A synthesizer that has reserved for itself under this name continues
-        its own run, and leaves one of another name open.
-
-        Args:
-            name: of the run; empty for those that nobody named.
-
-        Raises:
-            InvalidPlan: there is no ledger.
-            BudgetExceeded: it is closed.
-            LedgerError: the ledger cannot be used.
+        its own run, and leaves one of another name open. The name is empty for those that nobody named.
         """
         if self.account is None or not self.account.durable:
             raise InvalidPlan(
@@ -164,11 +146,7 @@ class Generation:
                     run.reservation = reservation
 
     def close(self) -> None:
-        """Draw no more, and refuse later requests. See `StratumRun.close`.
-
-        Raises:
-            LedgerError: something could not be given back; it stays spent, until this is called again.
-        """
+        """Draw no more, and refuse later requests. See `StratumRun.close`."""
         for run in self.runs:
             run.closed = True  # before the locks: what waits for one begins no more
         with self.no_draws(), ExitStack() as stack:
@@ -190,18 +168,13 @@ class Generation:
 
 
 def unaccounted(set_up: SetUp) -> Generation:
-    """A generation like a synthesizer's that charges nothing, logs nothing, and says `certified=False`.
-
-    Args:
-        set_up: `Synthesizer.set_up`, or one that `SetUp.over` or `dataclasses.replace` derived from it.
-    """
+    """A generation like a synthesizer's that charges nothing, logs nothing, and says `certified=False`."""
     return Generation(replace(set_up, certified=False), None)
 
 
 def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
     """A hash of the public settings that a run has in common with the one that it continues."""
     mechanism: object = set_up.mechanism
-    labels = [label for stratum in set_up.plan.strata for label in stratum.labels]
     identity = {
         **further,
         "task": set_up.task.identity(),
@@ -210,7 +183,7 @@ def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
         "weights": set_up.backend.weights,
         # the mark of a model whose backend states no identity: its tokens are continued
-        "prompts": [set_up.writer.for_label(label).public for label in labels],
+        "prompts": [set_up.writer.for_label(label).public for label in set_up.plan.labels],
     }
     return _sha256(identity)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, Self
 
@@ -19,11 +19,11 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.stopping import Stopped, StopSignal
-from dpfewshot.generation.stratum import StratumRun
+from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime import progress_bar
-from dpfewshot.values import Demonstration, epsilon_text
+from dpfewshot.values import Demonstration, by_label, epsilon_text
 
 OnDemonstration = Callable[[Demonstration], None]
 
@@ -59,7 +59,11 @@ def release_all(
     """
     for run in generation.runs:
         run.check_open()
-    shares = [_Share(run, run.released if resume else []) for run in generation.runs]
+    shares = []
+    for run in generation.runs:
+        released = run.released if resume else []
+        shares.append(_Share(run, released, list(without(run.labels, released))))
+        shares[-1].to_do.sort(key=run.has_begun, reverse=True)
     there = _in_order(generation.plan, shares)
     if on_demonstration is not None:
         for one in there:
@@ -76,10 +80,16 @@ def release_all(
             _in_turn(shares, stop, bar, finish)
         else:
             _side_by_side(shares, stop, workers, finish)
-    refused = [label for share in shares for label in share.to_do]
+    refused = Counter(label for share in shares for label in share.to_do)
+    made = _in_order(generation.plan, shares)
     if refused:
-        raise BudgetExceeded(_cannot_be_made(refused, sum(len(share.made) for share in shares)))
-    return Demonstrations(_in_order(generation.plan, shares))
+        numbers = ", ".join(f"{count} of {label!r}" for label, count in refused.items())
+        others = "one is" if len(made) == 1 else f"{len(made)} are"
+        raise BudgetExceeded(
+            f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The "
+            f"other {others} released. A further plan needs further budget"
+        )
+    return Demonstrations(made)
 
 
 @dataclass(eq=False)
@@ -92,12 +102,7 @@ class _Share:
 
     run: StratumRun
     made: list[Demonstration]
-    to_do: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        missing = Counter(self.run.labels) - Counter(one.label for one in self.made)
-        self.to_do = sorted(missing.elements(), key=self.run.labels.index)
-        self.to_do.sort(key=self.run.has_begun, reverse=True)
+    to_do: list[str]
 
 
 def _in_turn(shares: Sequence[_Share], stop: StopSignal, bar: ProgressBar, finish: OnDemonstration) -> None:
@@ -159,22 +164,9 @@ def _raise_first(made: Iterable[Future[None]]) -> None:
 
 def _in_order(plan: GenerationPlan, shares: Iterable[_Share]) -> list[Demonstration]:
     """The demonstrations in the order of the plan: the first of each label, then the next of each."""
-    labels = [label for stratum in plan.strata for label in stratum.labels]
-    made = [one for share in shares for one in share.made]
-    seen: Counter[str] = Counter()
-    places = []
-    for one in made:
-        places.append((seen[one.label], labels.index(one.label)))
-        seen[one.label] += 1
-    return [made[number] for number in sorted(range(len(made)), key=places.__getitem__)]
-
-
-def _cannot_be_made(labels: Sequence[str], made: int) -> str:
-    numbers = ", ".join(f"{count} of {label!r}" for label, count in Counter(labels).items())
-    return (
-        f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The other "
-        f"{'one is' if made == 1 else f'{made} are'} released. A further plan needs further budget"
-    )
+    made = by_label(one for share in shares for one in share.made)
+    in_turn = zip_longest(*(made.get(label, []) for label in plan.labels))
+    return [one for each_label in in_turn for one in each_label if one is not None]
 
 
 _BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapsed}{postfix}]"

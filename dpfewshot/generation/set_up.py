@@ -44,9 +44,8 @@ class SetUp:
         partition: names the account's strata.
         random_source: for tests alone; None is the operating system's generator.
 
-    Raises:
-        InvalidPlan: the plan is for other units; or the set-up is certified, and has a random source, or its
-            plan does not state what it draws.
+    The plan must be for these units. A certified set-up has no random source, and a plan that states what it
+    draws and costs.
     """
 
     task: Task
@@ -129,13 +128,19 @@ class SetUp:
         """The name of a stratum's part in the account's partition; None for the whole data set."""
         return self.partition.generating(stratum.scope, part)
 
+    def account_cost(self, stratum: StratumPlan) -> EventCost | None:
+        """What a disjoint part of a stratum costs, as an account counts it; None if nothing is certified."""
+        if not self.certified or stratum.cost is None or stratum.event is None:
+            return None
+        return EventCost(stratum.cost, stratum.event)
+
     def account_costs(self) -> list[tuple[str | None, Amount]]:
-        """The scope and the cost of each stratum, as an account counts them; none if nothing is certified."""
+        """The scope and the cost of each part of each stratum; none if nothing is certified."""
         return [
-            (self.account_scope(stratum, part), EventCost(stratum.cost, stratum.event))
+            (self.account_scope(stratum, part), cost)
             for stratum in self.plan.strata
+            if (cost := self.account_cost(stratum)) is not None
             for part in range(self.plan.settings.disjoint_parts)
-            if self.certified and stratum.cost is not None and stratum.event is not None
         ]
 
     def account_details(self, stratum: StratumPlan) -> Details:
@@ -161,13 +166,8 @@ class SetUp:
         The model has tokens of its own, so what the task asks of the user's is left out: schema, chat
         template, example and repetition are functions of released tokens and public words, and change no
         draw.
-
-        Args:
-            records: replace the private ones, and are divided in the same way.
-            plan: replaces the plan, for the same task.
         """
-        labels = [label for stratum in plan.strata for label in stratum.labels]
-        units = units_by_scope(self.task, records, labels)
+        units = units_by_scope(self.task, records, plan.labels)
         task = replace(self.task, schema="", chat=False, example="", no_repeat_ngram_size=0)
         return replace(self, task=task, backend=backend, plan=plan, units=units, certified=False)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Result = TypeVar("Result")
 
@@ -26,30 +26,18 @@ class StopSignal:
     def __init__(self) -> None:
         self._stopped = threading.Event()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process hears of no stop: it ends with its stratum, or loses its lease."""
-        return StopSignal, ()
-
     def set(self) -> None:
         """Ask the thread to stop."""
         self._stopped.set()
 
     def check(self) -> None:
-        """Raise if the thread was asked to stop.
-
-        Raises:
-            Stopped: it was.
-        """
+        """Raise `Stopped` if the thread was asked to stop."""
         if self._stopped.is_set():
             raise Stopped
 
     @contextmanager
     def holding(self, lock: threading.RLock) -> Iterator[None]:
-        """Hold the lock, or stop waiting for it.
-
-        Raises:
-            Stopped: the thread was asked to stop.
-        """
+        """Hold the lock, or stop waiting for it as `check` does."""
         self.check()
         while not lock.acquire(timeout=_POLL):
             self.check()

@@ -6,7 +6,8 @@ Each disjoint part of a label's units is a stratum of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Final, TypeVar
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
-from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
@@ -47,7 +48,6 @@ class StratumRun:
         account: charges the budget; None without a guarantee.
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
-        closed: whether it may draw no more.
         away: whether another process may have it.
         lock: held by the thread that generates.
     """
@@ -71,21 +71,18 @@ class StratumRun:
         return self.set_up.certified and self.account is not None
 
     @property
-    def cost(self) -> Amount | None:
+    def cost(self) -> EventCost | None:
         """What the account is charged for all draws; None if nothing is certified."""
-        cost, event = self.plan.cost, self.plan.event
-        if not self.certified or cost is None:
-            return None
-        return cost if event is None else EventCost(cost, event)
+        return None if self.account is None else self.set_up.account_cost(self.plan)
 
     @property
     def spend(self) -> PrivacySpend | None:
-        """`cost`, as results state it."""
+        """As results state it."""
         return self.plan.spend if self.certified else None
 
     @property
     def terms(self) -> Terms:
-        """What is reserved for the stratum."""
+        """What is reserved for it."""
         settings = self.set_up.plan.settings
         return Terms(
             self.cost,
@@ -121,11 +118,8 @@ class StratumRun:
     def room(self, label: str, others: Sequence[str] = ()) -> int:
         """How many tokens a demonstration may have in all; 0 if too few draws are left.
 
-        An interrupted demonstration has the draws that the others leave to it. If they leave none and it has
-        no token yet, it takes those of the next one, so that the last one is lost.
-
-        Args:
-            others: labels of those that this stratum still has to make.
+        An interrupted demonstration has the draws that the others, still to be made, leave to it. If they
+        leave none and it has no token yet, it takes those of the next one, so that the last one is lost.
         """
         settings, left = self.set_up.plan.settings, self.draws_left
         begun = self.reservation.unfinished.get(label, []) if self.reservation else []
@@ -167,13 +161,10 @@ class StratumRun:
         stop: StopSignal,
         on_token: Callable[[int], object] = lambda _token: None,
     ) -> Demonstration | None:
-        """Release one demonstration of the planned length, as far as the draws suffice; None if none is left.
+        """`release` one of the planned length, as far as the draws suffice; None if none is left.
 
         Args:
             others: labels of those that this stratum still has to make.
-
-        Raises:
-            As `release`.
         """
         with stop.holding(self.lock):
             self.check_open()
@@ -218,11 +209,7 @@ class StratumRun:
             self.reservation, self.away, self._late = None, False, []
 
     def take_back(self) -> None:
-        """Take the stratum's row in the ledger over from whoever has it, if somebody else has it.
-
-        Raises:
-            LedgerError: the ledger cannot be used.
-        """
+        """Take the stratum's row in the ledger over from whoever has it, if somebody else has it."""
         with self.lock:
             if self.account is None or not self.account.durable:
                 return
@@ -256,11 +243,7 @@ class StratumRun:
             self.reservation.close()
 
     def check_open(self) -> None:
-        """Refuse further work after `close`.
-
-        Raises:
-            BudgetExceeded: it is closed.
-        """
+        """Refuse further work after `close`."""
         if self.closed:
             raise BudgetExceeded(
                 "the synthesizer is closed and generates no more: make a new one, with a budget of its own"
@@ -269,49 +252,39 @@ class StratumRun:
     def _release(
         self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
     ) -> Demonstration:
-        with stop.holding(self.lock):
-            self.check_open()  # it may have been closed while this waited
-            with self._reserved() as reservation:
-                late = self._told(reservation.finish_release)
-                self._late += [] if late is None else [from_line(late)]
-                for one in self._late:
-                    if one.label == label:
-                        self._late.remove(one)
-                        return one
-                released = reservation.unfinished.setdefault(label, [])
-                most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
-                if released:  # an interruption cost draws: it ends with those that are left
-                    max_tokens = min(max_tokens, most)
-                elif most < max_tokens:
-                    raise BudgetExceeded(_too_few(most))
-                if len(released) < max_tokens and not self.set_up.loop.ended(released):
-                    self._draw(reservation, label, max_tokens, stop, on_token)
-                return self._recorded(reservation, label, released)
-
-    def _draw(
-        self,
-        reservation: Reservation,
-        label: str,
-        max_tokens: int,
-        stop: StopSignal,
-        on_token: Callable[[int], object],
-    ) -> None:
-        """Draw the tokens that a demonstration lacks."""
-        set_up, released = self.set_up, reservation.unfinished[label]
-        tokens = set_up.loop.tokens(
-            self.bodies,
-            set_up.sampler(self.plan),
-            set_up.release(self.plan),
-            reservation,
-            prompts=set_up.writer.for_label(label),
-            max_tokens=max_tokens,
-            released=released,
-            earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
-            stop=stop,
-        )
-        with closing(tokens):
-            for token in tokens:
-                on_token(token)
+        with stop.holding(self.lock), self._reserved() as reservation:
+            late = self._told(reservation.finish_release)
+            self._late += [] if late is None else [from_line(late)]
+            for one in self._late:
+                if one.label == label:
+                    self._late.remove(one)
+                    return one
+            set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
+            most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
+            if released:  # an interruption cost draws: it ends with those that are left
+                max_tokens = min(max_tokens, most)
+            elif not most:
+                raise BudgetExceeded("no tokens remain in this plan: a further plan needs further budget")
+            elif most < max_tokens:
+                raise BudgetExceeded(
+                    f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
+                )
+            if len(released) < max_tokens and not set_up.loop.ended(released):
+                tokens = set_up.loop.tokens(
+                    self.bodies,
+                    set_up.sampler(self.plan),
+                    set_up.release(self.plan),
+                    reservation,
+                    prompts=set_up.writer.for_label(label),
+                    max_tokens=max_tokens,
+                    released=released,
+                    earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
+                    stop=stop,
+                )
+                with closing(tokens):
+                    for token in tokens:
+                        on_token(token)
+            return self._recorded(reservation, label, released)
 
     def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration of these tokens, once the ledger has recorded it."""
@@ -364,6 +337,7 @@ class StratumRun:
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:
         """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
+        self.check_open()  # it may have been closed while this waited
         reservation = self.reservation or self._reserve()
         self.check_open()  # an observer may have closed it
         try:
@@ -378,12 +352,7 @@ class StratumRun:
                 reservation.close()
 
     def _reserve(self) -> Reservation:
-        """Reserve the plan.
-
-        Raises:
-            BudgetExceeded: the account does not allow it.
-            LedgerError: it cannot be recorded; what was reserved is given back.
-        """
+        """Reserve the plan. If it cannot be recorded, what was reserved is given back."""
         try:
             reservation = Reservation.make(self.account, self.terms)
         except LedgerError:
@@ -402,7 +371,6 @@ class StratumRun:
         return reservation
 
 
-def _too_few(tokens: int) -> str:
-    if not tokens:
-        return "no tokens remain in this plan: a further plan needs further budget"
-    return f"only {tokens} tokens remain in this plan; max_tokens={tokens} would still fit"
+def without(labels: Sequence[str], made: Iterable[Demonstration]) -> tuple[str, ...]:
+    """The labels of what is not made yet."""
+    return tuple((Counter(labels) - Counter(one.label for one in made)).elements())

@@ -12,12 +12,10 @@ import pickle
 import signal
 import threading
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, Self
 
 from dpfewshot.account.account import Account
@@ -28,7 +26,7 @@ from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
-from dpfewshot.generation.stratum import StratumRun
+from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.telemetry import NO_OBSERVERS
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
 from dpfewshot.values import Demonstration
@@ -41,23 +39,6 @@ _DEATHS: Final = 3
 
 _POLL: Final = 0.1
 """Seconds after which a caller that waits for a worker checks whether it was stopped."""
-
-_BROKEN: Final = (
-    "a worker process died, or could not read its task, and its pool runs nothing more. "
-    "Run again with a new pool and resume=True, which continues"
-)
-_INTERRUPTED: Final = "a worker was interrupted: run again with resume=True, which continues"
-_REFUSED: Final = "the executor takes no tasks: was it shut down?"
-_NOT_SENT: Final = (
-    "a stratum could not be sent to a worker, or its answer could not be read; worker_backend must be a "
-    "function that workers can import"
-)
-_NO_ANSWER: Final = "the executor's future must hold what its task returned, and holds an object of type "
-
-_SERVER: Final = (
-    "OpenAICompatible must send all requests to its server, so that what one draw gets does not depend on "
-    "another's: use a ThreadPoolExecutor without worker_backend=, whose threads share the synthesizer's"
-)
 
 _made = threading.local()
 """The last backend that this thread made: its process, its key and itself."""
@@ -84,33 +65,22 @@ class Workers:
     def of(
         cls, executor: Executor | None, own: LogprobBackend, factory: BackendFactory | None
     ) -> Self | None:
-        """The workers of an executor; None without one.
-
-        Args:
-            factory: makes the backend of each worker; None: they use the caller's.
-
-        Raises:
-            InvalidPlan: a factory without an executor, or something else in place of an executor.
-        """
-        if executor is not None:
-            _check_executor(executor)
-            return cls(executor, WorkerBackend.of(own, factory))
-        if factory is not None:
-            raise InvalidPlan("worker_backend= is for the workers of executor=, which is None")
-        return None
+        """The workers of an executor; None without one. A factory makes each its backend; else they share."""
+        if executor is None:
+            if factory is not None:
+                raise InvalidPlan("worker_backend= is for the workers of executor=, which is None")
+            return None
+        if isinstance(executor, type):
+            raise InvalidPlan(f"executor= is the class {executor.__name__}: pass an object of it")
+        if not callable(getattr(executor, "submit", None)):
+            raise InvalidPlan(f"executor= is of type {type(executor).__name__}, which has no submit")
+        return cls(executor, WorkerBackend.of(own, factory))
 
     def make(self, run: StratumRun, labels: Sequence[str], stop: StopSignal) -> Iterator[Demonstration]:
         """Make a stratum's demonstrations, and yield each that a worker released, however the worker ended.
 
-        Args:
-            labels: of the demonstrations to make. The others find too few draws left.
-            stop: ends the wait; a worker in another process then loses the stratum.
-
-        Raises:
-            Stopped: the run was cancelled.
-            BudgetExceeded: the account does not allow the stratum's plan.
-            BackendError: the model failed, or workers keep dying.
-            LedgerError: a charge could not be recorded.
+        `stop` ends the wait; a worker in another process then loses the stratum. Errors are those of
+        `StratumRun.release`, or workers keep dying.
         """
         deaths, to_do = 0, list(labels)
         while to_do:
@@ -124,7 +94,7 @@ class Workers:
             for one in new:
                 to_do.remove(one.label)
                 if task.travelled:
-                    run.observers.generation(one.label, partial(_same, one))
+                    run.observers.generation(one.label, lambda: one)  # noqa: B023 - called at once
                 yield one
             if error is None:
                 return
@@ -141,13 +111,20 @@ class Workers:
         except self._deaths as error:
             return error
         except BrokenExecutor:
-            return BackendError(_BROKEN, retryable=True)
+            return BackendError(
+                "a worker process died, or could not read its task, and its pool runs nothing more. Run "
+                "again with a new pool and resume=True, which continues",
+                retryable=True,
+            )
         except (CancelledError, RuntimeError):
-            return BackendError(_REFUSED, retryable=True)
+            return BackendError("the executor takes no tasks: was it shut down?", retryable=True)
         except DPFewShotError as error:  # accounts and backends that cannot travel say so
             return redacted(error, None)
         except Exception as error:  # noqa: BLE001 - its message may quote a record
-            return BackendError(f"{_NOT_SENT}: {type(error).__name__}")
+            return BackendError(
+                "a stratum could not be sent to a worker, or its answer could not be read; worker_backend "
+                f"must be a function that workers can import: {type(error).__name__}"
+            )
 
     def _answer(self, future: object, task: StratumTask, stop: StopSignal) -> BaseException | None:
         if not isinstance(future, Future):
@@ -163,7 +140,10 @@ class Workers:
         found: object = future.result()
         if found is None or isinstance(found, BaseException):
             return found
-        return BackendError(_NO_ANSWER + type(found).__name__)
+        return BackendError(
+            "the executor's future must hold what its task returned, and holds an object of type "
+            f"{type(found).__name__}"
+        )
 
     def _await_end(self, future: Future[Any], task: StratumTask) -> None:
         """Wait for a worker that is to stop. One in another process is refused its next charge, and ends."""
@@ -205,16 +185,11 @@ class StratumTask:
         set_up = None if backend is own.backend else replace(own, backend=backend)
         if set_up is not None:
             _check_model(_model(set_up, self.labels[0]), _model(own, self.labels[0]))
-        for one in self.run.make_all(_without(self.labels, self.made), stop, set_up):
+        for one in self.run.make_all(without(self.labels, self.made), stop, set_up):
             self.made.append(one)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process opens the run's row.
-
-        Raises:
-            LedgerError: the account is in memory.
-            InvalidPlan: nothing says how to make a backend there.
-        """
+        """A copy for another process opens the run's row."""
         run, set_up = self.run, self.run.set_up
         if run.account is None:
             raise InvalidPlan("workers in other processes need a ledger, and this run has no account")
@@ -259,32 +234,17 @@ class _TravelledTask:
         return StopSignal()
 
     def work(self, stop: StopSignal) -> None:
-        """Make the demonstrations that the row has not released by now, and leave the row.
-
-        Raises:
-            BudgetExceeded, BackendError, LedgerError: as `StratumRun.release`.
-            BackendError: the backend cannot be made.
-            InvalidPlan: the plan states less than its draws cost, or the backend is another model.
-        """
+        """Make the demonstrations that the row has not released by now, and leave the row."""
         set_up = SetUp(backend=self.backend.here(), **self.arguments)
         _check_model(_model(set_up, self.labels[0]), self.model)
         part, labels, account, key = self.stratum
         run = StratumRun(set_up.plan.strata[0], part, labels, set_up, account, NO_OBSERVERS, key)
         run.take_back()
         try:
-            for _ in run.make_all(_without(self.labels, run.released[self.known :]), stop):
+            for _ in run.make_all(without(self.labels, run.released[self.known :]), stop):
                 pass  # the row has it
         finally:
             run.close()
-
-
-def _same(one: Demonstration) -> Demonstration:
-    return one
-
-
-def _without(labels: Sequence[str], made: Iterable[Demonstration]) -> tuple[str, ...]:
-    """The labels of what is not made yet."""
-    return tuple((Counter(labels) - Counter(one.label for one in made)).elements())
 
 
 def _model(set_up: SetUp, label: str) -> _Model:
@@ -308,7 +268,10 @@ def make_stratum(task: StratumTask | _TravelledTask) -> BaseException | None:
         with _interrupts_set(stop):
             task.work(stop)
     except Stopped as stopped:
-        return stopped if isinstance(task, StratumTask) else BackendError(_INTERRUPTED, retryable=True)
+        if isinstance(task, StratumTask):
+            return stopped
+        interrupted = "a worker was interrupted: run again with resume=True, which continues"
+        return BackendError(interrupted, retryable=True)
     except BaseException as raised:  # noqa: BLE001 - the caller raises it, redacted
         return portable(redacted(raised, BackendError, "generation"))
     return None
@@ -328,13 +291,6 @@ def _interrupts_set(stop: StopSignal) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-def _check_executor(executor: object) -> None:
-    if isinstance(executor, type):
-        raise InvalidPlan(f"executor= is the class {executor.__name__}: pass an object of it")
-    if not callable(getattr(executor, "submit", None)):
-        raise InvalidPlan(f"executor= is of type {type(executor).__name__}, which has no submit")
 
 
 # ---- the backend of a worker
@@ -360,22 +316,13 @@ class WorkerBackend:
 
     @classmethod
     def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
-        """For one run.
-
-        Raises:
-            InvalidPlan: workers would make their own clients of a server.
-        """
+        """For one run, unless workers would make their own clients of a server."""
         if factory is not None:
             _check_no_client(own)
         return cls(own, factory, _key(factory), own.weights, own.model_identity)
 
     def here(self) -> LogprobBackend:
-        """The backend of the thread that asks.
-
-        Raises:
-            BackendError: the factory fails.
-            InvalidPlan: it makes a client of a server, or a model whose weights have another form.
-        """
+        """The backend of the thread that asks."""
         if self.factory is None:
             assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
             return self.own
@@ -384,7 +331,10 @@ class WorkerBackend:
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
             with making_for_worker(self.weights):
-                made = _called(self.factory)
+                if isinstance(self.factory, str):
+                    made = backend_from(self.factory)
+                else:
+                    made = made_by(self.factory, "worker_backend")
             _check_no_client(made)
             _check_weights(made.weights, self.weights)
             _check_identity(made.model_identity, self.model)
@@ -394,11 +344,7 @@ class WorkerBackend:
         return backend
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process makes a backend there.
-
-        Raises:
-            InvalidPlan: nothing says how, or it would be a client of its own.
-        """
+        """A copy for another process makes a backend there."""
         if self.factory is None:
             _check_no_client(self.own)
             raise InvalidPlan(
@@ -427,13 +373,11 @@ def _check_identity(worker: str | None, caller: str | None) -> None:
 def _check_no_client(backend: LogprobBackend | None) -> None:
     """Refuse a backend of which each worker would have one with a count of requests of its own."""
     if isinstance(backend, OpenAICompatible):
-        raise InvalidPlan(_SERVER)
-
-
-def _called(factory: BackendFactory) -> LogprobBackend:
-    if isinstance(factory, str):
-        return backend_from(factory)
-    return made_by(factory, "worker_backend")
+        raise InvalidPlan(
+            "OpenAICompatible must send all requests to its server, so that what one draw gets does not "
+            "depend on another's: use a ThreadPoolExecutor without worker_backend=, whose threads share the "
+            "synthesizer's"
+        )
 
 
 def _key(factory: BackendFactory | None) -> str:

@@ -352,9 +352,14 @@ class GenerationPlan:
         return None if None in noises else max(noise for noise in noises if noise is not None)
 
     @property
+    def labels(self) -> list[str]:
+        """The labels that it generates, stratum by stratum."""
+        return [label for stratum in self.strata for label in stratum.labels]
+
+    @property
     def demonstrations(self) -> int:
         """The number of demonstrations planned."""
-        return self.settings.shots_per_label * sum(len(stratum.labels) for stratum in self.strata)
+        return self.settings.shots_per_label * len(self.labels)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/generation.py",
-        "[set_up.writer.for_label(label).public for label in labels]",
+        "[set_up.writer.for_label(label).public for label in set_up.plan.labels]",
         "[]",
         "a run is continued with its own tokens and template",
         "tests/prompts/test_chat.py tests/generation/test_resuming.py",
