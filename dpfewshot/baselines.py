@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,7 +22,7 @@ from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.decoding import Decoding
-from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
@@ -64,9 +63,7 @@ def instruction_only_demonstrations(
         random_source: n to n uniform bytes, for tests alone. Results are private all the same.
 
     Raises:
-        InvalidPlan: a setting is outside its range, there is no label, or no text of `max_tokens` tokens
-            matches the task's schema.
-        InvalidTask: the task does not have one of the labels.
+        InvalidPlan: no text of `max_tokens` tokens matches the task's schema.
         BackendError: the model or its server failed.
     """
     check_whole("shots", shots)
@@ -79,10 +76,26 @@ def instruction_only_demonstrations(
     loop = TokenLoop(backend, task.layout)
     if loop.automaton is not None:
         loop.automaton.check(max_tokens)
-    continuation = _Continuation(loop, max_tokens, top_k, decoding, random_source)
-    return Demonstrations(
-        continuation.of(label, writer.for_label(label)) for _ in range(shots) for label in planned
-    )
+    choose = partial(_next, loop=loop, top_k=top_k, decoding=decoding, random_source=random_source)
+    made = []
+    for label in planned * shots:
+        prompts = writer.for_label(label)
+        draft, released = loop.continued(prompts, [], max_tokens, choose)
+        text = loop.text(prompts, released)
+        made.append(
+            Demonstration(
+                text=text,
+                label=label,
+                token_count=len(released),
+                certified=True,
+                spent=PrivacySpend(0.0, 0.0),
+                relation=Relation.ADD_REMOVE,
+                mechanism=_INSTRUCTION_ONLY,
+                fields=loop.layout.fields_of(text),
+                finished=draft.finished,
+            )
+        )
+    return Demonstrations(made)
 
 
 @redacts_errors(None)
@@ -104,11 +117,6 @@ def non_private_sample(
         labels: the labels to draw; by default the task's. Required if its labels are free.
         shots: records of each label, at least 1, drawn uniformly without replacement.
         random_source: n to n uniform bytes, for tests alone.
-
-    Raises:
-        InvalidPlan: a setting is outside its range, there is no label, or one has fewer records than shots.
-        InvalidRecords: a record cannot be used, or the task does not have its label.
-        InvalidTask: the task does not have one of the labels.
     """
     check_whole("shots", shots)
     checked = as_records(records)
@@ -140,47 +148,31 @@ def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
     )
 
 
-@dataclass(frozen=True)
-class _Continuation:
-    """Continues public prompts with one backend."""
-
-    loop: TokenLoop
-    max_tokens: int
-    top_k: int | None
-    decoding: Decoding
-    random_source: RandomSource | None
-
-    def of(self, label: str, prompts: LabelPrompts) -> Demonstration:
-        """One demonstration."""
-        draft, released = self.loop.continued(prompts, [], self.max_tokens, self._next)
-        text = self.loop.text(prompts, released)
-        return Demonstration(
-            text=text,
-            label=label,
-            token_count=len(released),
-            certified=True,
-            spent=PrivacySpend(0.0, 0.0),
-            relation=Relation.ADD_REMOVE,
-            mechanism=_INSTRUCTION_ONLY,
-            fields=self.loop.layout.fields_of(text),
-            finished=draft.finished,
-        )
-
-    def _next(self, draft: Draft | ShapedDraft, logprobs: Logprobs, left: int) -> int:
-        support = draft.support(partial(likeliest, top_k=self.top_k), logprobs, left)
-        scores = logprobs[support].astype(np.float64)
-        known = np.isfinite(scores)
-        if not known.any():
-            ruled = self.loop.automaton is not None or self.loop.layout.no_repeat_ngram_size
-            if not (ruled and np.isfinite(logprobs).any()):
-                raise BackendError(
-                    "the backend gives no token of a public prompt any probability: "
-                    "check whether the prompt is longer than the backend's context"
-                )
-            known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
-        weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
-        steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
-        return support[self.decoding.choose(steps, self.random_source)]
+def _next(
+    draft: Draft | ShapedDraft,
+    logprobs: Logprobs,
+    left: int,
+    *,
+    loop: TokenLoop,
+    top_k: int | None,
+    decoding: Decoding,
+    random_source: RandomSource | None,
+) -> int:
+    """A text's next token, from the public prompt's row."""
+    support = draft.support(partial(likeliest, top_k=top_k), logprobs, left)
+    scores = logprobs[support].astype(np.float64)
+    known = np.isfinite(scores)
+    if not known.any():
+        ruled = loop.automaton is not None or loop.layout.no_repeat_ngram_size
+        if not (ruled and np.isfinite(logprobs).any()):
+            raise BackendError(
+                "the backend gives no token of a public prompt any probability: "
+                "check whether the prompt is longer than the backend's context"
+            )
+        known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
+    weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
+    steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
+    return support[decoding.choose(steps, random_source)]
 
 
 def without_replacement(

@@ -73,12 +73,9 @@ class BudgetExceeded(DPFewShotError):
 
     def saying(self, message: str) -> BudgetExceeded:
         """Return the same refusal with another message."""
-        return BudgetExceeded(
-            message,
-            asked=self.asked,
-            remaining=self.remaining,
-            remaining_by_scope=self.remaining_by_scope,
-        )
+        other = BudgetExceeded(message)
+        vars(other).update(vars(self))
+        return other
 
 
 class BackendError(DPFewShotError):

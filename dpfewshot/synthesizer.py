@@ -100,7 +100,6 @@ class Synthesizer:
         settings: Settings = _PLANNED,
         observers: Iterable[Observer] = (),
     ) -> None:
-        self._backend = backend
         self._speed: Speed | None = None
         check_invariance(backend, allowed=settings.allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
@@ -133,8 +132,7 @@ class Synthesizer:
         paying = account_of_run(account, limit if certified else None, relation=relation, unit=unit)
         if account is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
-        division = open_settings.division, open_settings.disjoint_parts
-        partition = partition_of_units(task, records, *division)
+        partition = partition_of_units(task, records, open_settings.division, open_settings.disjoint_parts)
         set_up = SetUp(
             task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
         )
@@ -200,7 +198,7 @@ class Synthesizer:
         """
         planner = self._planner
         prefix = planner.writer.for_label(planner.labels[0]).prefix
-        probe = SpeedProbe(self._backend, prefix, planner.lengths, planner.settings)
+        probe = SpeedProbe(planner.backend, prefix, planner.lengths, planner.settings)
         self._speed = probe.measure(seconds)
         return self.plan
 
@@ -248,7 +246,7 @@ class Synthesizer:
                 for are made before BudgetExceeded names those that cannot be.
         """
         try:
-            workers = Workers.of(executor, self._backend, worker_backend)
+            workers = Workers.of(executor, self.set_up.backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return self._generate_all(on_demonstration, workers, StopSignal(), resume=resume)
@@ -291,7 +289,7 @@ class Synthesizer:
     ) -> Demonstrations:
         """`generate_all` for asyncio. It is cancelled as `agenerate` is; the callback runs in a thread."""
         try:
-            workers = Workers.of(executor, self._backend, worker_backend)
+            workers = Workers.of(executor, self.set_up.backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return await self._generation.workers[None].run(

@@ -126,11 +126,7 @@ class StoredRecords(Sequence[Record]):
 
 
 def columns_of(records: Iterable[Record]) -> Columns:
-    """The columns that all records come from. Records made by hand come from "text" and "label".
-
-    Raises:
-        InvalidRecords: they come from different columns. The message quotes the names alone.
-    """
+    """The columns that all records come from. Records made by hand come from "text" and "label"."""
     if isinstance(records, StoredRecords):
         return records.columns
     shared = {id(record.columns): record.columns or Columns() for record in records}
@@ -178,9 +174,6 @@ class PrivacyBudget:
     Args:
         epsilon: ε > 0, finite: any real number, including NumPy's, stored as a float.
         delta: 0 < δ < 1, also any real number.
-
-    Raises:
-        InvalidPlan: a value is outside its range, or not a number: a string or a boolean.
     """
 
     epsilon: float
@@ -215,11 +208,7 @@ class PrivacySpend:
 
 
 def as_float(name: str, number: object) -> float:
-    """Convert a real number to a plain float, whose repr, unlike NumPy's, is a number.
-
-    Raises:
-        InvalidPlan: it is not a number (a string, a boolean), or too large for a float.
-    """
+    """Convert a real number to a plain float, whose repr, unlike NumPy's, is a number; else `InvalidPlan`."""
     if isinstance(number, bool) or not isinstance(number, Real):  # NumPy's booleans are not Real
         raise InvalidPlan(f"{name} must be a number, not {type(number).__name__}: write float(...)")
     try:
@@ -305,7 +294,7 @@ class Demonstration:
         finished: whether the model ended it. Else `max_tokens` or a sparse vector did, and it is cut after
             its last whole sentence, or completed without records if it has none.
         certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
-        spent: what the whole plan reserved; None if `private` is false.
+        spent: what the whole plan reserved; None if `certified` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
         mechanism: the name of the mechanism that released it.
         certificate: what it was generated under; None for baselines and lines of older versions.

@@ -84,10 +84,7 @@ class Draft:
 
     @property
     def excluded(self) -> frozenset[int]:
-        """The tokens that may not come next.
-
-        What ends a blank field, repeats an n-gram, ends a phrase, or opens the text as an earlier one.
-        """
+        """What ends a blank field, repeats an n-gram, ends a phrase, or opens the text as an earlier one."""
         field, size = self._fields[-1], self._layout.no_repeat_ngram_size
         excluded = {each[-1] for each in self._phrases if field[len(field) + 1 - len(each) :] == each[:-1]}
         if size:
@@ -101,11 +98,9 @@ class Draft:
         return frozenset(excluded if self._value(field) else excluded | self._ends | self._not_first)
 
     def support(self, rule: SupportRule, public_logprobs: NDArray[np.float32], left: int) -> list[int]:  # noqa: ARG002 - any text may end where it is cut off
-        """The candidates for the next token.
+        """The candidates for the next token, from the prompt without records, shape (V,).
 
-        Args:
-            public_logprobs: of the prompt without records, shape (V,).
-            left: how many tokens may still come, this one included.
+        `left` tokens may still come, this one included.
         """
         excluded = frozenset(each for each in self.excluded if each < len(public_logprobs))
         if len(excluded) == len(public_logprobs):  # nothing else is left to say
@@ -168,10 +163,7 @@ def whole_sentences(text: str) -> str:
 
 
 def repeating(tokens: Sequence[int], size: int) -> frozenset[int]:
-    """The tokens that would end an n-gram which the tokens already have.
-
-    Args:
-        size: n ≥ 2.
+    """The tokens that would end an n-gram, n ≥ 2, which the tokens already have.
 
     Example:
         >>> sorted(repeating([1, 2, 3, 1, 2, 4, 1, 2], 3))

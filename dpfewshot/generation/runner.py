@@ -50,9 +50,6 @@ def release_all(
         workers: make the demonstrations of several strata at a time; None: the caller's thread makes all.
         resume: whether those count that the runs have released already.
 
-    Returns:
-        All of them, in the order of the plan.
-
     Raises:
         BudgetExceeded: too few draws are left for some, which interruptions or other callers took. All others
             are made first.
@@ -68,11 +65,11 @@ def release_all(
     if on_demonstration is not None:
         for one in there:
             on_demonstration(one)
-    with ProgressBar(generation.plan, there) as bar:
+    with ProgressBar(generation.plan, len(there)) as bar:
         calls = threading.Lock()
 
         def finish(one: Demonstration) -> None:
-            with calls, bar.demonstration(one):
+            with calls, bar.demonstration():
                 if on_demonstration is not None:
                     on_demonstration(one)
 
@@ -176,12 +173,10 @@ _BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{el
 class ProgressBar:
     """A bar on standard error, shown only if that is a terminal. Threads may count at the same time."""
 
-    def __init__(self, plan: GenerationPlan, done: Sequence[Demonstration]) -> None:
+    def __init__(self, plan: GenerationPlan, done: int) -> None:
         self._lock = threading.Lock()
-        self._plan = plan
-        self._done = list(done)
-        to_come = (plan.demonstrations - len(done)) * plan.settings.max_tokens
-        self._bar = progress_bar(total=to_come, desc="generating", unit="token")
+        self._plan, self._done = plan, done
+        self._bar = progress_bar(total=self._tokens_to_come, desc="generating", unit="token")
         self._bar.bar_format = _BAR
         self._show()
 
@@ -197,21 +192,20 @@ class ProgressBar:
             self._bar.update()
 
     @contextmanager
-    def demonstration(self, demonstration: Demonstration) -> Iterator[None]:
+    def demonstration(self) -> Iterator[None]:
         """Count one more demonstration; within the context the bar is cleared, so that callers may print."""
-        self._done.append(demonstration)
-        if self._bar.total is not None:  # unused tokens take no time
-            self._bar.total = self._bar.n + self._left * self._plan.settings.max_tokens
+        self._done += 1
+        self._bar.total = self._bar.n + self._tokens_to_come  # unused tokens take no time
         self._bar.clear()
         yield
         self._show()
 
     @property
-    def _left(self) -> int:
-        return self._plan.demonstrations - len(self._done)
+    def _tokens_to_come(self) -> int:
+        return (self._plan.demonstrations - self._done) * self._plan.settings.max_tokens
 
     def _show(self) -> None:
-        done = f"{len(self._done)} of {self._plan.demonstrations} demonstrations"
+        done = f"{self._done} of {self._plan.demonstrations} demonstrations"
         if self._plan.epsilon is not None:
             done += f", epsilon {epsilon_text(self._plan.epsilon)} for all"
         self._bar.set_postfix_str(done)

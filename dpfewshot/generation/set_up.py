@@ -14,12 +14,12 @@ from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import RandomSource, rounded_up
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
-from dpfewshot.mechanisms import FixedSize, Mechanism, Release
+from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.gaussian import start_release
-from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan, draws_at
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
@@ -171,13 +171,6 @@ class SetUp:
         task = replace(self.task, schema="", chat=False, example="", no_repeat_ngram_size=0)
         return replace(self, task=task, backend=backend, plan=plan, units=units, certified=False)
 
-    def _fixed_size(self, stratum: StratumPlan) -> FixedSize | None:
-        """What the sampler of a stratum draws from, if its draws have a fixed size."""
-        if self.plan.settings.sampling != FIXED_SIZE:
-            return None
-        settings = stratum.within(self.plan.settings)
-        return FixedSize(settings.units_per_draw, len(self.units[stratum.scope]))
-
     def _divides_as_paid(self) -> bool:
         """Whether the plan holds out, and divides into parts, what the account's strata say."""
         settings, rule = self.plan.settings, self.partition.holdout
@@ -187,13 +180,11 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        settings, draws = stratum.within(self.plan.settings), stratum.draws
+        drawn = draws_at(stratum.within(self.plan.settings), stratum, stratum.sampling_rate)
+        counted = drawn.fixed_size is None or stratum.population == len(self.units[stratum.scope])
         return (
             stratum.noise_multiplier > 0
-            and draws.sampling_rate == rounded_up(stratum.sampling_rate)
-            and draws.prompts == settings.prompts_per_draw
-            and draws.row_change is settings.row_change
-            and draws.tokens_per_draw == settings.tokens_per_draw
-            and draws.fixed_size == self._fixed_size(stratum)
-            and stratum.event == self.mechanism.event(draws, stratum.noise_multiplier)
+            and counted
+            and stratum.draws == replace(drawn, steps=stratum.steps)
+            and stratum.event == self.mechanism.event(stratum.draws, stratum.noise_multiplier)
         )

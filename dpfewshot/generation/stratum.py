@@ -24,7 +24,6 @@ from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTaken
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
-from dpfewshot.generation.units import Bodies
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -94,11 +93,6 @@ class StratumRun:
             draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
             key=self.key,
         )
-
-    @property
-    def bodies(self) -> Bodies:
-        """The units of the stratum, to be drawn from. Private."""
-        return self.set_up.bodies(self.plan, self.part)
 
     @property
     def draws_left(self) -> int:
@@ -171,17 +165,11 @@ class StratumRun:
             tokens = self.room(label, others)
             return self.release(label, tokens, stop, on_token) if tokens else None
 
-    def make_all(
-        self, labels: Sequence[str], stop: StopSignal, set_up: SetUp | None = None
-    ) -> Iterator[Demonstration]:
-        """Release one demonstration of each of these labels, as far as the draws suffice. See `make`.
-
-        Args:
-            set_up: draws in place of the run's own: the same, with a worker's backend.
-        """
+    def make_all(self, labels: Sequence[str], stop: StopSignal, set_up: SetUp) -> Iterator[Demonstration]:
+        """`make` one of each of these labels with a set-up like its own, of a worker's backend."""
         for position, label in enumerate(labels):
             with stop.holding(self.lock):
-                own, self.set_up = self.set_up, set_up or self.set_up
+                own, self.set_up = self.set_up, set_up
                 try:
                     one = self.make(label, labels[position + 1 :], stop)
                 finally:
@@ -271,7 +259,7 @@ class StratumRun:
                 )
             if len(released) < max_tokens and not set_up.loop.ended(released):
                 tokens = set_up.loop.tokens(
-                    self.bodies,
+                    set_up.bodies(self.plan, self.part),
                     set_up.sampler(self.plan),
                     set_up.release(self.plan),
                     reservation,

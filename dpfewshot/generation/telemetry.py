@@ -52,14 +52,7 @@ class Observer:
 
 
 class Observers:
-    """Tells observers of everything that a generation makes public.
-
-    Args:
-        public: the mechanism and the relation, which every event has.
-
-    Raises:
-        InvalidPlan: one of them is not an `Observer`.
-    """
+    """Tells observers of everything that a generation makes public. `public` is in every event."""
 
     def __init__(self, public: Facts, observers: Iterable[Observer]) -> None:
         self._public = dict(public)
@@ -115,11 +108,7 @@ class LogObserver(Observer):
 
 
 class OpenTelemetryObserver(Observer):
-    """Makes a span for each demonstration, and counts what was released and reserved.
-
-    Raises:
-        MissingExtra: opentelemetry-api is not installed.
-    """
+    """Makes a span for each demonstration, and counts what was released and reserved."""
 
     def __init__(self) -> None:
         try:

@@ -78,20 +78,11 @@ class TokenLoop:
         Each token is appended to `released` and then yielded; nothing more is drawn until it is asked for.
 
         Args:
-            units: to draw from. Private.
             release: the started mechanism; nothing else turns private numbers into a token.
             reservation: charges each draw, and gives the permit for its tokens.
             released: the tokens of an interrupted demonstration, which none of them ends; else empty.
             earlier: texts of the label that were released before, from which this one differs.
             stop: checked before each draw and after each token.
-
-        Raises:
-            BudgetExceeded: the reservation has no draw left.
-            BackendError: the model failed, for a cause that is not one record.
-            BackendNotBatchInvariant: the backend no longer states what the guarantee needs.
-            InvalidRecords: the records' file changed since it was indexed.
-            LedgerError: the charge could not be recorded.
-            Stopped: it was.
         """
         stop = stop or StopSignal()
         draft = self.draft(released, prompts.further, earlier)
@@ -139,11 +130,8 @@ class TokenLoop:
     ) -> tuple[Draft | ShapedDraft, list[int]]:
         """Continue a beginning from the public prompt alone, to its end or `max_tokens`: no record is read.
 
-        Args:
-            sentence: stop at the first end of a sentence or a field.
-
-        Returns:
-            The text, and its tokens, with those of the beginning.
+        With `sentence`, the first end of a sentence or a field is the end. Returns the text, and its tokens
+        with those of the beginning.
         """
         draft, tokens = self.draft(beginning, prompts.further), list(beginning)
         left = max_tokens - len(tokens)
@@ -205,11 +193,6 @@ class TokenLoop:
         schema = self.layout.schema
         return token_automaton(self.backend, schema, self.ends) if schema else None
 
-    @property
-    def vocabulary(self) -> str:
-        """What a schema's texts are made of, by its hash; empty without a schema."""
-        return self.automaton.fingerprint if self.automaton else ""
-
     def draft(
         self,
         released: Sequence[int] = (),
@@ -242,11 +225,7 @@ def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | No
 
 
 def _public_row(block: PromptBlock) -> Logprobs:
-    """The answer to the prompt without records, shape (V,).
-
-    Raises:
-        BackendError: it has no probability, so that no token would mean anything.
-    """
+    """The answer to the prompt without records, shape (V,), in which some token has a probability."""
     row: Logprobs = _answer(block, 1, None)[0]
     if not np.isfinite(row).any():
         raise BackendError(

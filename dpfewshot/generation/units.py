@@ -18,16 +18,7 @@ _KEPT: Final = 4096
 
 
 def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
-    """The labels to generate.
-
-    Args:
-        task: its own labels are the default.
-        labels: public input; required where the task's labels are free.
-
-    Raises:
-        InvalidTask: the task does not have one of the labels.
-        InvalidPlan: there is no label, or one is repeated.
-    """
+    """The labels to generate: public input, by default the task's."""
     planned = tuple(labels if labels is not None else task.labels or ())
     if not planned and task.labels is None:
         raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, as public input")
@@ -44,14 +35,7 @@ def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
 def units_by_scope(
     task: Task, records: Sequence[Record], labels: Sequence[str]
 ) -> dict[str | None, UnitSequence]:
-    """The private units of each stratum, by its scope: a label, or None for the whole data set.
-
-    Args:
-        task: with labels of its own, each label has its units; with free labels, all units serve all labels.
-
-    Raises:
-        InvalidRecords: a record has a label that the task does not have.
-    """
+    """The private units of each stratum, by its scope: a label or, if labels are free, None for all units."""
     check_record_labels(task, records)
     if task.labels is None:
         return {None: units(records)}
@@ -71,13 +55,7 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     A unit belongs to the label of most of its records. If records of a label are left out beforehand, a unit
     may belong to different labels in different runs and bear the costs of both, but an account counts only
     the greater. Counted populations are public, and so is a count of 0. With `population=`, counts are
-    private, and nothing is checked (docs/how-to/records.md).
-
-    Args:
-        task: tasks with free labels are not partitioned, and pass.
-
-    Raises:
-        InvalidPlan: a label of the task has no unit.
+    private, and nothing is checked (docs/how-to/records.md). Tasks with free labels are not partitioned.
     """
     if task.labels is None or relation == Relation.ADD_REMOVE:
         return
@@ -93,11 +71,7 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
 
 
 def check_record_labels(task: Task, records: Sequence[Record]) -> None:
-    """Refuse records whose label the task does not have.
-
-    Raises:
-        InvalidRecords: names the record by its number alone.
-    """
+    """Refuse records whose label the task does not have, by their number alone."""
     if task.labels is None:
         return
     known = frozenset(task.labels)
@@ -126,22 +100,13 @@ class Bodies:
         return self._units.sizes
 
     def check(self) -> None:
-        """Find out before a draw is charged whether records can still be read.
-
-        Raises:
-            InvalidRecords: their file changed since it was indexed.
-        """
+        """Refuse a changed file of records before a draw is charged."""
         self._units.check()
 
     def of(self, subsets: Sequence[Sequence[tuple[int, int]]]) -> list[list[Body]]:
-        """The bodies of drawn records; None for a record that cannot be read or tokenised.
+        """The bodies of a draw's subsets of records; None for a record that cannot be read or tokenised.
 
-        Args:
-            subsets: of a draw: pairs of a unit and one of its records, both as positions.
-
-        Raises:
-            InvalidRecords: the records' file changed since it was indexed.
-            BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
+        A record is a pair of a unit and one of its records, both as positions.
         """
         missing = [one for one in chain.from_iterable(subsets) if one not in self._kept]
         for one, record in zip(missing, self._units.take(missing), strict=True):

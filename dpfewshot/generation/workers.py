@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, NamedTuple, Self
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey
@@ -28,6 +28,7 @@ from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.telemetry import NO_OBSERVERS
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
 from dpfewshot.values import Demonstration
 
@@ -43,8 +44,14 @@ _POLL: Final = 0.1
 _made = threading.local()
 """The last backend that this thread made: its process, its key and itself."""
 
-_Model = tuple[tuple[int, ...], str]
-"""A label's public prompt, and the fingerprint of the schema's vocabulary."""
+
+class _Model(NamedTuple):
+    """What a worker's backend must have in common with the caller's, as far as both state it."""
+
+    weights: str | None
+    identity: str | None  # certificates name it
+    prompt: tuple[int, ...]  # public, of a label
+    schema: str | None  # the fingerprint of its vocabulary
 
 
 class Workers:
@@ -55,7 +62,7 @@ class Workers:
             others are left; without this attribute there are none.
     """
 
-    def __init__(self, executor: Executor, backend: WorkerBackend) -> None:
+    def __init__(self, executor: Executor, backend: WorkerBackend | None) -> None:
         self._executor = executor
         self._backend = backend
         self._deaths: tuple[type[BaseException], ...] = getattr(executor, "worker_deaths", ())
@@ -74,7 +81,10 @@ class Workers:
             raise InvalidPlan(f"executor= is the class {executor.__name__}: pass an object of it")
         if not callable(getattr(executor, "submit", None)):
             raise InvalidPlan(f"executor= is of type {type(executor).__name__}, which has no submit")
-        return cls(executor, WorkerBackend.of(own, factory))
+        if factory is None:
+            return cls(executor, None)
+        _check_no_client(own)
+        return cls(executor, WorkerBackend(factory, _key(factory), own.weights))
 
     def make(self, run: StratumRun, labels: Sequence[str], stop: StopSignal) -> Iterator[Demonstration]:
         """Make a stratum's demonstrations, and yield each that a worker released, however the worker ended.
@@ -87,7 +97,7 @@ class Workers:
             stop.check()
             known = len(run.released)
             task = StratumTask(run, tuple(to_do), self._backend, stop)
-            error = self._ended(task, stop)
+            error = self._ended(task)
             if task.travelled:
                 run.take_back()
             new = run.released[known:] if task.travelled else list(task.made)
@@ -104,10 +114,10 @@ class Workers:
             if deaths == _DEATHS:
                 raise BackendError(f"{deaths} workers died in a row on one stratum", retryable=True)
 
-    def _ended(self, task: StratumTask, stop: StopSignal) -> BaseException | None:
+    def _ended(self, task: StratumTask) -> BaseException | None:
         """How a task ended; None if it is done."""
         try:
-            return self._answer(self._executor.submit(make_stratum, task), task, stop)
+            return self._answer(self._executor.submit(make_stratum, task), task)
         except self._deaths as error:
             return error
         except BrokenExecutor:
@@ -126,12 +136,12 @@ class Workers:
                 f"must be a function that workers can import: {type(error).__name__}"
             )
 
-    def _answer(self, future: object, task: StratumTask, stop: StopSignal) -> BaseException | None:
+    def _answer(self, future: object, task: StratumTask) -> BaseException | None:
         if not isinstance(future, Future):
             return BackendError(f"the executor's submit must return a future, not {type(future).__name__}")
         while not _is_done(future):
             try:
-                stop.check()
+                task.stop.check()
                 task.run.check_open()
             except (Stopped, BudgetExceeded) as ended:
                 if not future.cancel():
@@ -168,24 +178,25 @@ class StratumTask:
     worker would have no backend of its own.
 
     Attributes:
+        backend: makes the worker's; None: it uses the caller's.
         travelled: whether it was pickled.
         made: what a worker in the caller's process released.
     """
 
     run: StratumRun
     labels: tuple[str, ...]
-    backend: WorkerBackend
+    backend: WorkerBackend | None
     stop: StopSignal
     travelled: bool = field(default=False, init=False)
     made: list[Demonstration] = field(default_factory=list, init=False)
 
-    def work(self, stop: StopSignal) -> None:
-        """Make those that no worker has made yet, on the backend of this one. See `_TravelledTask.work`."""
-        own, backend = self.run.set_up, self.backend.here()
-        set_up = None if backend is own.backend else replace(own, backend=backend)
-        if set_up is not None:
+    def work(self) -> None:
+        """Make those that no worker has made yet, on the backend of this one."""
+        set_up = own = self.run.set_up
+        if self.backend is not None:
+            set_up = replace(own, backend=self.backend.here())
             _check_model(_model(set_up, self.labels[0]), _model(own, self.labels[0]))
-        for one in self.run.make_all(without(self.labels, self.made), stop, set_up):
+        for one in self.run.make_all(without(self.labels, self.made), self.stop, set_up):
             self.made.append(one)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,17 +205,18 @@ class StratumTask:
         if run.account is None:
             raise InvalidPlan("workers in other processes need a ledger, and this run has no account")
         run.account.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # refuses if it is in memory
+        if self.backend is None:
+            _check_no_client(set_up.backend)
+            raise InvalidPlan(
+                "workers in other processes need a backend of their own: pass worker_backend=, a function "
+                "without arguments that makes one"
+            )
         self.travelled = True
         run.hand_over()
-        arguments = {
-            "task": set_up.task,
-            "mechanism": set_up.mechanism,
-            "plan": replace(set_up.plan, strata=(run.plan,)),
-            "units": {run.plan.scope: set_up.units[run.plan.scope]},
-            "certified": set_up.certified,
-            "partition": set_up.partition,
-            "random_source": set_up.random_source,
-        }
+        arguments = {each.name: getattr(set_up, each.name) for each in fields(set_up) if each.init}
+        del arguments["backend"]  # the worker has its own
+        arguments["plan"] = replace(set_up.plan, strata=(run.plan,))
+        arguments["units"] = {run.plan.scope: set_up.units[run.plan.scope]}
         model = _model(set_up, self.labels[0])
         stratum = run.part, run.labels, run.account, run.key
         return _TravelledTask, (arguments, stratum, self.labels, len(run.released), self.backend, model)
@@ -228,12 +240,12 @@ class _TravelledTask:
     backend: WorkerBackend
     model: _Model
 
-    @property
+    @cached_property
     def stop(self) -> StopSignal:
         """The caller stops it by taking the stratum back."""
         return StopSignal()
 
-    def work(self, stop: StopSignal) -> None:
+    def work(self) -> None:
         """Make the demonstrations that the row has not released by now, and leave the row."""
         set_up = SetUp(backend=self.backend.here(), **self.arguments)
         _check_model(_model(set_up, self.labels[0]), self.model)
@@ -241,32 +253,41 @@ class _TravelledTask:
         run = StratumRun(set_up.plan.strata[0], part, labels, set_up, account, NO_OBSERVERS, key)
         run.take_back()
         try:
-            for _ in run.make_all(without(self.labels, run.released[self.known :]), stop):
+            for _ in run.make_all(without(self.labels, run.released[self.known :]), self.stop, set_up):
                 pass  # the row has it
         finally:
             run.close()
 
 
 def _model(set_up: SetUp, label: str) -> _Model:
-    """What a worker's backend must have in common with the caller's."""
-    return set_up.writer.for_label(label).public, set_up.loop.vocabulary
+    automaton = set_up.loop.automaton
+    return _Model(
+        set_up.backend.weights,
+        set_up.backend.model_identity,
+        set_up.writer.for_label(label).public,
+        None if automaton is None else automaton.fingerprint,
+    )
 
 
 def _check_model(worker: _Model, caller: _Model) -> None:
-    for its, own, what in zip(worker, caller, ("the public prompt", "the task's schema"), strict=True):
-        if its != own:
-            raise InvalidPlan(
-                f"a worker's backend has other tokens for {what} than the synthesizer's: worker_backend must "
-                "make the same model"
-            )
+    forms = f"weights={worker.weights!r}, and the synthesizer's weights={caller.weights!r}"
+    same = "worker_backend must make the same model"
+    troubles = (
+        f"model has {forms}: name one form for both",
+        f"model is {worker.identity}, and the synthesizer's {caller.identity}: {same}",
+        f"backend has other tokens for the public prompt than the synthesizer's: {same}",
+        f"backend has other tokens for the task's schema than the synthesizer's: {same}",
+    )
+    for its, own, trouble in zip(worker, caller, troubles, strict=True):
+        if None not in (its, own) and its != own:
+            raise InvalidPlan(f"a worker's {trouble}")
 
 
 def make_stratum(task: StratumTask | _TravelledTask) -> BaseException | None:
     """Make a stratum's demonstrations, and return what ended it early. What a worker runs; never raises."""
     try:
-        stop = task.stop
-        with _interrupts_set(stop):
-            task.work(stop)
+        with _interrupts_set(task.stop):
+            task.work()
     except Stopped as stopped:
         if isinstance(task, StratumTask):
             return stopped
@@ -298,36 +319,21 @@ def _interrupts_set(stop: StopSignal) -> Iterator[None]:
 
 @dataclass(frozen=True, repr=False)
 class WorkerBackend:
-    """How a worker gets its backend.
+    """Makes a backend in each worker, which keeps it.
 
     Attributes:
-        own: the caller's, for workers in its process.
-        factory: makes one in each worker, which keeps it; None: they use `own`.
         key: of the factory: equal ones make one backend a worker.
-        weights: the form of the caller's weights, which a worker's must have: answers depend on it.
-        model: the caller's model (`model_identity`), which a worker's must be: certificates name it.
+        weights: the form of the caller's weights, in which the worker's are read: answers depend on it.
     """
 
-    own: LogprobBackend | None
-    factory: BackendFactory | None
-    key: str = ""
-    weights: str | None = None
-    model: str | None = None
-
-    @classmethod
-    def of(cls, own: LogprobBackend, factory: BackendFactory | None) -> WorkerBackend:
-        """For one run, unless workers would make their own clients of a server."""
-        if factory is not None:
-            _check_no_client(own)
-        return cls(own, factory, _key(factory), own.weights, own.model_identity)
+    factory: BackendFactory
+    key: str
+    weights: str | None
 
     def here(self) -> LogprobBackend:
         """The backend of the thread that asks."""
-        if self.factory is None:
-            assert self.own is not None  # noqa: S101 - `__reduce__` refuses to lose it
-            return self.own
         # a forked child must not use its parent's backend
-        mine = (os.getpid(), self.key, self.weights, self.model)
+        mine = (os.getpid(), self.key, self.weights)
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
             with making_for_worker(self.weights):
@@ -336,41 +342,13 @@ class WorkerBackend:
                 else:
                     made = made_by(self.factory, "worker_backend")
             _check_no_client(made)
-            _check_weights(made.weights, self.weights)
-            _check_identity(made.model_identity, self.model)
             _made.backend = made
             _made.key = mine
         backend: LogprobBackend = _made.backend
         return backend
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process makes a backend there."""
-        if self.factory is None:
-            _check_no_client(self.own)
-            raise InvalidPlan(
-                "workers in other processes need a backend of their own: pass worker_backend=, a function "
-                "without arguments that makes one"
-            )
-        return WorkerBackend, (None, self.factory, self.key, self.weights, self.model)
 
-
-def _check_weights(worker: str | None, caller: str | None) -> None:
-    if None not in {worker, caller} and worker != caller:
-        raise InvalidPlan(
-            f"a worker's model has weights={worker!r}, and the synthesizer's weights={caller!r}: "
-            "name one form for both"
-        )
-
-
-def _check_identity(worker: str | None, caller: str | None) -> None:
-    if None not in {worker, caller} and worker != caller:
-        raise InvalidPlan(
-            f"a worker's model is {worker}, and the synthesizer's {caller}: worker_backend must make the "
-            "same model"
-        )
-
-
-def _check_no_client(backend: LogprobBackend | None) -> None:
+def _check_no_client(backend: LogprobBackend) -> None:
     """Refuse a backend of which each worker would have one with a count of requests of its own."""
     if isinstance(backend, OpenAICompatible):
         raise InvalidPlan(
@@ -380,7 +358,7 @@ def _check_no_client(backend: LogprobBackend | None) -> None:
         )
 
 
-def _key(factory: BackendFactory | None) -> str:
+def _key(factory: BackendFactory) -> str:
     try:
         return hashlib.sha256(pickle.dumps(factory)).hexdigest()
     except Exception:  # noqa: BLE001 - a closure, which only some executors can send

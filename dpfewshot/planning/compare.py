@@ -34,11 +34,11 @@ class Compared:
 def compare(planner: Planner, mechanism: Mechanism, *, target_noise: float | None = None) -> list[Compared]:
     """Plan every mechanism with a fresh draw for each token and with one draw for each demonstration.
 
-    All have the planner's M, whatever was decided for single strata. Where the noise is above the target, a
-    further row raises M to the smallest that meets it, if the population allows.
+    All have the planner's M, whatever was decided for single strata, and defaults but for the planned
+    mechanism. Where the noise is above the target, a further row raises M to the smallest that meets it, if
+    the population allows.
 
     Args:
-        mechanism: the planned one, with its settings; the others have their defaults.
         target_noise: the greatest noise on the mean (`Mechanism.noise_on_mean`), > 0. None: what the texts of
             each mechanism bear (`planning.plan.READABLE_NOISE`; the least where none was measured).
 

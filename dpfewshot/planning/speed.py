@@ -77,9 +77,8 @@ class Speed:
 
         Completing a text that is cut off, at most 24 answers to the public prompt, is not counted.
         """
-        tokens, draws, prompts = (
-            settings.max_tokens, settings.draws_per_demonstration, settings.prompts_per_draw,
-        )  # fmt: skip
+        tokens, prompts = settings.max_tokens, settings.prompts_per_draw
+        draws = settings.draws_per_demonstration
         drawn = lengths.at_draws(settings)
         afresh = self.first(drawn + settings.tokens_per_draw / 2)
         if self.step is None or self.public_step is None:
@@ -110,9 +109,9 @@ class SpeedProbe:
         at_long = _of_one(lambda number: self._first_answers(long, number), prompts, each)
         token = max(0.0, (at_long - at_short) / (long - short))
         prompt = max(0.0, at_long - token * long)
-        if self.settings.max_tokens == 1 or self.backend.kept_prompts == 0:
-            return Speed(prompt, token)
         kept = self.backend.kept_prompts
+        if self.settings.max_tokens == 1 or kept == 0:
+            return Speed(prompt, token)
         affordable = max(_FEWEST_STEPPING, int(each / max(at_short, 1e-9)))
         together = min(prompts, affordable, prompts if kept is None else kept)
         self._steps(1, 0.0)  # allocates memory, and evaluates dummies
@@ -149,7 +148,6 @@ class SpeedProbe:
     def _block(
         self, length: int, number: int, tokens: int, *, public: bool = False
     ) -> AbstractContextManager[PromptBlock]:
-        """Open a block of so many different prompts."""
         suffixes = [list(islice(cycle(self.prefix), start, start + length)) for start in range(number)]
         return closing_block(self.backend, self.prefix, suffixes, tokens, public=public)
 

@@ -41,10 +41,6 @@ class PromptFormat:
         chat: whether a language model reads the prompt as a conversation, in its own template: each text is
             the user's turn, and each label the model's. `prompt` writes the same words without turns.
 
-    Raises:
-        InvalidTask: a field or label is empty, has several lines or occurs twice, or `label_words` and
-            `labels` differ in length; or both or none of `text_field` and `text_fields` are given.
-
     Example:
         >>> mood = PromptFormat("Classify the notes as Glad or Sad.", "Note", "Mood", ("Glad", "Sad"))
         >>> mood.prompt([], "It rains.")
@@ -129,12 +125,7 @@ class PromptFormat:
         return layout.separator.join([first, *(f"{name}: {value}" for name, value in named)])
 
     def prompt(self, demonstrations: Iterable[Demonstration], text: Text | None = None) -> str:
-        """Return the whole prompt; without a text, it ends after the demonstrations.
-
-        Raises:
-            InvalidTask: a demonstration has an unknown label, or other fields.
-            InvalidRecords: the text is no string, or lacks a field.
-        """
+        """Return the whole prompt; without a text, it ends after the demonstrations."""
         opening = self.opening(demonstrations).removesuffix(self.text_opening)
         if text is None:
             return opening.rstrip("\n")
@@ -178,7 +169,7 @@ def _of_fields(given: object, layout: TextLayout) -> str | None:
 
 
 def prompt_format(task: Task) -> PromptFormat:
-    """Return the prompt format for a task's demonstrations.
+    """The prompt format for a task's demonstrations.
 
     A built-in task has the wording of Tang et al. (ICLR 2024), Tables 7 and 8. Any other wording is made of
     the task's field names and labels.

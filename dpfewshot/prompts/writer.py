@@ -41,10 +41,9 @@ Body = list[int] | None
 
 
 def none_if_unusable(work: Callable[[], Result], *, public: Callable[[], object]) -> Result | None:
-    """Return what a tokenizer makes of one record, or None if it fails on it but still does `public` work.
+    """What a tokenizer makes of one record; None if it fails on it but still does `public` work.
 
-    Raises:
-        BackendError: the tokenizer is unavailable, through no fault of a record; retryable.
+    Where the tokenizer is unavailable, through no fault of a record, a retryable `BackendError` says so.
     """
     try:
         return work()
@@ -103,7 +102,6 @@ class PromptWriter:
     """Writes the prompts of one task in the tokens of one backend. Immutable.
 
     Args:
-        task: its instruction and fields are used.
         backend: for a task with `chat=True` it must give a template that can be used.
         record_token_cap: the most tokens of a record's text, and of its label if labels are free, in a
             prompt. The rest is dropped, record by record, and no character is cut.
@@ -147,7 +145,7 @@ class PromptWriter:
         return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further)
 
     def body(self, record: Record) -> Body:
-        """Return one record's tokens after its opener; None if it cannot be tokenised."""
+        """One record's tokens after its opener; None if it cannot be tokenised."""
         return none_if_unusable(
             partial(self._body, record),
             public=lambda: self.backend.detokenize(self.backend.tokenize(self.task.preamble())),

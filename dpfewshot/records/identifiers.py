@@ -61,8 +61,7 @@ def mask_identifiers(records: Any, *, language: str = "en") -> Records | StoredR
         cannot be read: it contributes nothing, and nothing says so.
 
     Raises:
-        InvalidRecords: a record in memory cannot be masked: the message has its number, from 1. Or the
-            language is not two letters.
+        InvalidRecords: a record in memory cannot be masked: the message has its number, from 1.
         MissingExtra: Presidio is not installed.
 
     Example:

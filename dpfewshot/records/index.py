@@ -70,10 +70,8 @@ def index_records(
         The records, a sequence. `Synthesizer` and the other functions take it as they take a list.
 
     Raises:
-        InvalidRecords: as `read_records`. Or the index is of another content or of other columns. Or the
-            first record of a label cannot be read. Later, wherever records are read: the file has changed.
-        DPFewShotError: the index cannot be written.
-        MissingExtra: pyarrow is not installed.
+        InvalidRecords: as `read_records`. Or the index is of another content or of other columns. Later,
+            wherever records are read: the file has changed.
 
     Example:
         >>> index_records("tickets.jsonl", unit="customer", index="tickets.index")  # doctest: +SKIP
@@ -118,11 +116,7 @@ class IndexedRecords(StoredRecords):
 
     @cached_property
     def labels(self) -> dict[int, str]:
-        """See `StoredRecords.labels`. A pickled copy reads them when it is first asked.
-
-        Raises:
-            InvalidRecords: the file has changed, or the first record of a label cannot be read.
-        """
+        """See `StoredRecords.labels`. A pickled copy reads them when it is first asked."""
         rows = first_rows(self.label_rows)
         return {row: record.label for row, record in zip(rows, self._in_turn(rows), strict=True)}
 
@@ -136,11 +130,7 @@ class IndexedRecords(StoredRecords):
         return len(self.label_rows)
 
     def __getitem__(self, row: Any) -> Any:
-        """One record, or a list of them for a slice.
-
-        Raises:
-            InvalidRecords: the file has changed, or a record cannot be read.
-        """
+        """One record, or a list of them for a slice; refused if one cannot be read."""
         rows = range(len(self))[row]
         return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
 
@@ -245,11 +235,7 @@ class _Columns:
 
 
 class _Index:
-    """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change.
-
-    Raises:
-        InvalidRecords: it is of other columns or of another content, or damaged.
-    """
+    """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change."""
 
     def __init__(self, file: BinaryIO, place: _Place, *pinned: _Pinned) -> None:
         arrow, names = pyarrow_for("index_records"), _names(place.columns)

@@ -14,8 +14,8 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from io import BufferedIOBase
 from itertools import chain, islice
 from pathlib import Path
@@ -80,17 +80,15 @@ def read_records(
         The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
-        InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
-            and the line. It, its chain and its traceback's variables contain no private text.
+        InvalidRecords: the file or one of its records cannot be used. Names the file and the line alone.
         MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
 
     Example:
         >>> read_records("tickets.jsonl.gz", text="body", label="topic", unit="customer")  # doctest: +SKIP
     """
     path, columns = Path(path), columns_for(text, label, unit)
-    with errors_of(path), ExitStack() as opened:
-        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
-        return Records(records_of(rows_of(path, files, columns), columns))
+    with errors_of(path):
+        return Records(records_of(_rows_in_file(path, columns), columns))
 
 
 @redacts_errors(None)
@@ -101,10 +99,8 @@ def place_of(
 
     A file without lines has records: "record 7".
     """
-    path, columns = Path(path), columns_for(text, label, unit)
-    with ExitStack() as opened:
-        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
-        return next(islice(rows_of(path, files, columns), number - 1, None))[0]
+    with closing(_rows_in_file(Path(path), columns_for(text, label, unit))) as rows:
+        return next(islice(rows, number - 1, None))[0]
 
 
 @overload
@@ -130,12 +126,7 @@ def as_records(
             What `index_records` returned is passed through.
             `Record` objects are checked and passed through. For those made by hand, `text`, `label` and
             `unit` name the columns that they come from; the others remember theirs.
-        text: the column or key with the text, or those of several fields, as in `read_records`.
-        label: the column or key with the label, a string: map class numbers to their names first.
-        unit: the column or key that says whom a record belongs to, or None.
-
-    Returns:
-        The records. Each remembers the columns' names, in whatever list it ends up.
+        text, label, unit: columns or keys, as in `read_records`. Map class numbers to their names first.
 
     Raises:
         InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or
@@ -216,9 +207,8 @@ def columns_of_file(path: str | os.PathLike[str]) -> dict[str, bool]:
     """
     path, rows = Path(path), 0
     values: dict[str, set[object]] = {}
-    with errors_of(path), ExitStack() as opened:
-        files = [opened.enter_context(one.open("rb")) for one in files_of(path)]
-        for _, row in rows_of(path, files, None):
+    with errors_of(path):
+        for _, row in _rows_in_file(path, None):
             rows += 1
             for name, value in row.items() if isinstance(row, Mapping) else ():
                 found = values.setdefault(name, set())
@@ -250,16 +240,13 @@ def files_of(path: Path) -> list[Path]:
         ) from None
 
 
+def _rows_in_file(path: Path, columns: Columns | None) -> Generator[tuple[str, object]]:
+    with ExitStack() as opened:
+        yield from rows_of(path, [opened.enter_context(one.open("rb")) for one in files_of(path)], columns)
+
+
 def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
-    """The rows of the open `files` of `files_of`; the path's name tells their kind.
-
-    Args:
-        columns: to read; None reads every column.
-
-    Raises:
-        InvalidRecords: a file cannot be used, or its kind is unknown.
-        MissingExtra: pyarrow is not installed.
-    """
+    """The rows of the open `files` of `files_of`; the path's name tells their kind. None is all columns."""
     name = "x.arrow" if path.is_dir() else path.name.lower()
     for suffix, rows in _READERS.items():
         if name.endswith(suffix):

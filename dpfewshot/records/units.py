@@ -85,11 +85,7 @@ class UnitSequence(Sequence[Unit]):
         return self._read(self._rows.tolist())
 
     def take(self, drawn: Iterable[tuple[int, int]]) -> list[Record | None]:
-        """Read single records: pairs of a unit and one of its records, both as positions.
-
-        Raises:
-            InvalidRecords: the records' file changed since it was indexed.
-        """
+        """Read single records: pairs of a unit and one of its records, both as positions."""
         return self._read([int(self._rows[self._first(unit) + record]) for unit, record in drawn])
 
     def check(self) -> None:
@@ -131,10 +127,8 @@ def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
 
     A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
     its records of that label are used. The rule depends on that unit alone, so labels compose in parallel
-    (design note 5.4). A record without a unit is a unit of its own.
-
-    Returns:
-        The units of each label that has some, labels in alphabetical order.
+    (design note 5.4). A record without a unit is a unit of its own. Labels without units are left out, and
+    the others in alphabetical order.
     """
     held = _held(records)
     if not len(held):

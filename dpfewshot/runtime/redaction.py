@@ -73,10 +73,7 @@ def redacts_errors_of_methods(kind: type[DPFewShotError], what: str) -> Callable
 
 
 def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str = "") -> BaseException:
-    """Return the error to raise in place of another; the arguments are those of `redacts_errors`.
-
-    If an error's own text or attributes raise, only its kind is kept.
-    """
+    """The error to raise in place of another; of one whose own text or attributes raise, the kind alone."""
     try:
         return _redacted(error, kind, what)
     except BaseException as fault:
@@ -86,19 +83,15 @@ def redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str 
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an error is a failure, and not an interrupt, exit or cancellation.
+    """Whether an error is a failure, and not an interrupt, exit or cancellation.
 
-    A panic of a Rust library, such as some tokenizers, is a failure although it is not an `Exception`. It
-    quotes texts too.
+    A panic of a Rust library, such as some tokenizers, is a failure although it is not an `Exception`.
     """
     return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
 def none_if_it_fails(work: Callable[[], Result]) -> Result | None:
-    """Return what a step on one private record gives; None if it fails, whatever the cause.
-
-    None makes the record a null. An error would say that the record was sampled.
-    """
+    """What a step on a private record gives; None, a null, if it fails: an error would say it was drawn."""
     try:
         return work()
     except BaseException as error:  # its message may quote the record
@@ -162,10 +155,10 @@ def _redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str
     if _wrongly_called(error):
         return error.with_traceback(None)
     if kind is None:
-        innermost = _innermost(error)
-        if innermost is None or not _is_ours(innermost):
-            return error.with_traceback(_frames_of_others(error.__traceback__))
-        place = f"{_module(innermost)}, line {innermost.tb_lineno}"
+        frames = _frames(error.__traceback__)
+        if not frames or not _is_ours(frames[-1]):
+            return error.with_traceback(_frames_of_others(frames))
+        place = f"{_module(frames[-1])}, line {frames[-1].tb_lineno}"
         return DPFewShotError(
             f"failed with {type(error).__name__} in {place}; its message is withheld: it may quote a record"
         )
@@ -224,19 +217,18 @@ def _kind_alone(error: BaseException) -> BaseException:
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return an error that another process can read: one of Python's or this package's own classes.
+    """An error that another process can read: one of Python's or this package's own classes.
 
-    An error that ends a task keeps its kind if Python has it. Any other becomes a `BackendError`: its class
-    may need arguments, and nobody in another process can compare it by identity.
+    Any other class may need arguments, and nobody in another process can compare it by identity.
     """
     if type(error).__module__ in {errors.__name__, "builtins"}:
         return error
     return BackendError(f"a worker ended with {type(error).__name__}, whose message is withheld")
 
 
-def _frames_of_others(trace: TracebackType | None) -> TracebackType | None:
+def _frames_of_others(frames: list[TracebackType]) -> TracebackType | None:
     rest: TracebackType | None = None
-    for each in reversed(_frames(trace)):
+    for each in reversed(frames):
         if not _is_ours(each):
             rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return rest
@@ -248,10 +240,6 @@ def _frames(trace: TracebackType | None) -> list[TracebackType]:
         frames.append(trace)
         trace = trace.tb_next
     return frames
-
-
-def _innermost(error: BaseException) -> TracebackType | None:
-    return next(reversed(_frames(error.__traceback__)), None)
 
 
 def _is_ours(trace: TracebackType) -> bool:

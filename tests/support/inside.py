@@ -130,7 +130,8 @@ def draws_left(synthesizer: Any) -> list[int]:
 
 def bodies(synthesizer: Any) -> list[Any]:
     """Each record's tokens, as every stratum's run keeps them; None for a null."""
-    return [body for run in synthesizer._generation.runs for body in all_of(run.bodies)]
+    found = (run.set_up.bodies(run.plan, run.part) for run in synthesizer._generation.runs)
+    return [body for each in found for body in all_of(each)]
 
 
 def all_of(bodies: Bodies) -> list[Any]:
