@@ -181,9 +181,8 @@ class Synthesizer:
     def compare(self, *, target_noise: float | None = None) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
 
-        Args:
-            target_noise: upper limit for the noise on a mean probability, > 0. None: what the texts of each
-                mechanism bear (docs/how-to/settings.md).
+        `target_noise` limits the noise on a mean probability, > 0; None: what the texts of each mechanism
+        bear (docs/how-to/settings.md).
         """
         rows = compare(self._planner, self.set_up.mechanism, target_noise=target_noise)
         return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
@@ -191,10 +190,8 @@ class Synthesizer:
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
         """Measure the backend on public prompts of the plan's lengths; return the plan with its seconds.
 
-        The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
-
-        Args:
-            seconds: about how long to measure; one round of prompts is asked for in any case.
+        It takes about so many seconds, and one round of prompts in any case. The plan that generates stays as
+        it is. From now on `plan` and `compare` state the estimate too.
         """
         planner = self._planner
         prefix = planner.writer.for_label(planner.labels[0]).prefix
@@ -231,9 +228,9 @@ class Synthesizer:
             on_demonstration: called with each demonstration as it is released, one call at a time; first with
                 those that an earlier process released, which may have ended before it was told.
             resume: continue the newest run of this plan in the account, which must be a ledger's, or begin
-                one. What it released is returned and not paid for again, all of it if it is finished. A
-                process that still runs it draws no more (docs/proofs/resuming.md). A string names the run,
-                for those who make several with one plan: one a night, say.
+                one. What it released is returned and not paid for again. A process that still runs it draws
+                no more (docs/proofs/resuming.md). A string names the run, for those who make several with one
+                plan: one a night, say.
             executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
                 need an account of a ledger.

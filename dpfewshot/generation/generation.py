@@ -64,8 +64,7 @@ class Generation:
 
     def after_fork(self) -> None:
         """Drop the parent's threads and reservations. A child's run is another one, which reserves anew."""
-        for worker in self.workers.values():
-            worker.after_fork()
+        self.workers = {label: Worker() for label in self.workers}
         name = new_lease()
         for run in self.runs:
             run.start_afresh(name)

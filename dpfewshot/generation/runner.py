@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final, Self
+from typing import Final
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
@@ -32,6 +31,9 @@ _LANES = 128
 
 _POLL = 0.1
 """Seconds after which a run with workers checks whether its caller was cancelled."""
+
+_BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapsed}{postfix}]"
+"""Without an estimate: a first token takes most of a text's time, and the plan has said how long all take."""
 
 
 def release_all(
@@ -61,24 +63,35 @@ def release_all(
         released = run.released if resume else []
         shares.append(_Share(run, released, list(without(run.labels, released))))
         shares[-1].to_do.sort(key=run.has_begun, reverse=True)
-    there = _in_order(generation.plan, shares)
+    plan, calls = generation.plan, threading.Lock()
+    there = _in_order(plan, shares)
     if on_demonstration is not None:
         for one in there:
             on_demonstration(one)
-    with ProgressBar(generation.plan, len(there)) as bar:
-        calls = threading.Lock()
+    to_come = (plan.demonstrations - len(there)) * plan.settings.max_tokens
+    with progress_bar(total=to_come, desc="generating", unit="token") as bar:
+        bar.bar_format = _BAR
+
+        def show() -> None:
+            made = sum(len(share.made) for share in shares)
+            bar.total = bar.n + (plan.demonstrations - made) * plan.settings.max_tokens
+            for_all = "" if plan.epsilon is None else f", epsilon {epsilon_text(plan.epsilon)} for all"
+            bar.set_postfix_str(f"{made} of {plan.demonstrations} demonstrations{for_all}")
 
         def finish(one: Demonstration) -> None:
-            with calls, bar.demonstration():
+            with calls:
+                bar.clear()  # so that callers may print
                 if on_demonstration is not None:
                     on_demonstration(one)
+                show()
 
+        show()
         if workers is None:
-            _in_turn(shares, stop, bar, finish)
+            _in_turn(shares, stop, finish, on_token=lambda _token: bar.update())
         else:
             _side_by_side(shares, stop, workers, finish)
     refused = Counter(label for share in shares for label in share.to_do)
-    made = _in_order(generation.plan, shares)
+    made = _in_order(plan, shares)
     if refused:
         numbers = ", ".join(f"{count} of {label!r}" for label, count in refused.items())
         others = "one is" if len(made) == 1 else f"{len(made)} are"
@@ -102,7 +115,12 @@ class _Share:
     to_do: list[str]
 
 
-def _in_turn(shares: Sequence[_Share], stop: StopSignal, bar: ProgressBar, finish: OnDemonstration) -> None:
+def _in_turn(
+    shares: Sequence[_Share],
+    stop: StopSignal,
+    finish: OnDemonstration,
+    on_token: Callable[[int], object],
+) -> None:
     """Make one demonstration of each stratum, then the next of each."""
     for labels in zip_longest(*(tuple(share.to_do) for share in shares)):
         for share, label in zip(shares, labels, strict=True):
@@ -110,7 +128,7 @@ def _in_turn(shares: Sequence[_Share], stop: StopSignal, bar: ProgressBar, finis
                 continue
             others = list(share.to_do)
             others.remove(label)
-            one = share.run.make(label, others, stop, bar.token)
+            one = share.run.make(label, others, stop, on_token)
             if one is not None:
                 share.to_do = others
                 share.made.append(one)
@@ -164,48 +182,3 @@ def _in_order(plan: GenerationPlan, shares: Iterable[_Share]) -> list[Demonstrat
     made = by_label(one for share in shares for one in share.made)
     in_turn = zip_longest(*(made.get(label, []) for label in plan.labels))
     return [one for each_label in in_turn for one in each_label if one is not None]
-
-
-_BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapsed}{postfix}]"
-"""Without an estimate: a first token takes most of a text's time, and the plan has said how long all take."""
-
-
-class ProgressBar:
-    """A bar on standard error, shown only if that is a terminal. Threads may count at the same time."""
-
-    def __init__(self, plan: GenerationPlan, done: int) -> None:
-        self._lock = threading.Lock()
-        self._plan, self._done = plan, done
-        self._bar = progress_bar(total=self._tokens_to_come, desc="generating", unit="token")
-        self._bar.bar_format = _BAR
-        self._show()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def token(self, _token: int) -> None:
-        """Count one more token."""
-        with self._lock:
-            self._bar.update()
-
-    @contextmanager
-    def demonstration(self) -> Iterator[None]:
-        """Count one more demonstration; within the context the bar is cleared, so that callers may print."""
-        self._done += 1
-        self._bar.total = self._bar.n + self._tokens_to_come  # unused tokens take no time
-        self._bar.clear()
-        yield
-        self._show()
-
-    @property
-    def _tokens_to_come(self) -> int:
-        return (self._plan.demonstrations - self._done) * self._plan.settings.max_tokens
-
-    def _show(self) -> None:
-        done = f"{self._done} of {self._plan.demonstrations} demonstrations"
-        if self._plan.epsilon is not None:
-            done += f", epsilon {epsilon_text(self._plan.epsilon)} for all"
-        self._bar.set_postfix_str(done)

@@ -124,10 +124,6 @@ class SetUp:
         """The mechanism, started for one demonstration of a stratum with the noise of its plan."""
         return start_release(self.mechanism, stratum.draws, stratum.noise_multiplier, self.random_source)
 
-    def account_scope(self, stratum: StratumPlan, part: int) -> str | None:
-        """The name of a stratum's part in the account's partition; None for the whole data set."""
-        return self.partition.generating(stratum.scope, part)
-
     def account_cost(self, stratum: StratumPlan) -> EventCost | None:
         """What a disjoint part of a stratum costs, as an account counts it; None if nothing is certified."""
         if not self.certified or stratum.cost is None or stratum.event is None:
@@ -137,7 +133,7 @@ class SetUp:
     def account_costs(self) -> list[tuple[str | None, Amount]]:
         """The scope and the cost of each part of each stratum; none if nothing is certified."""
         return [
-            (self.account_scope(stratum, part), cost)
+            (self.partition.generating(stratum.scope, part), cost)
             for stratum in self.plan.strata
             if (cost := self.account_cost(stratum)) is not None
             for part in range(self.plan.settings.disjoint_parts)

@@ -53,10 +53,6 @@ class Worker:
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
 
-    def after_fork(self) -> None:
-        """Drop the thread, which exists in the parent alone."""
-        self._executor = None
-
     async def run(self, work: Callable[[StopSignal], Result]) -> Result:
         """Run work in the thread and await its result.
 

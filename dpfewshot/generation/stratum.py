@@ -85,7 +85,7 @@ class StratumRun:
         settings = self.set_up.plan.settings
         return Terms(
             self.cost,
-            self.set_up.account_scope(self.plan, self.part),
+            self.set_up.partition.generating(self.plan.scope, self.part),
             draws=self.plan.steps,
             tokens_per_draw=self.plan.draws.tokens_per_draw,
             noise_multiplier=self.plan.noise_multiplier,
@@ -108,19 +108,6 @@ class StratumRun:
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""
         return self.reservation is not None and label in self.reservation.unfinished
-
-    def room(self, label: str, others: Sequence[str] = ()) -> int:
-        """How many tokens a demonstration may have in all; 0 if too few draws are left.
-
-        An interrupted demonstration has the draws that the others, still to be made, leave to it. If they
-        leave none and it has no token yet, it takes those of the next one, so that the last one is lost.
-        """
-        settings, left = self.set_up.plan.settings, self.draws_left
-        begun = self.reservation.unfinished.get(label, []) if self.reservation else []
-        own = max(0, left - len(others) * settings.draws_per_demonstration)
-        if begun or (own and own < settings.draws_per_demonstration):
-            return min(settings.max_tokens, len(begun) + own * settings.tokens_per_draw)
-        return settings.max_tokens if left >= settings.draws_per_demonstration else 0
 
     @redacts_errors(BackendError, "generation")
     def release(
@@ -155,14 +142,21 @@ class StratumRun:
         stop: StopSignal,
         on_token: Callable[[int], object] = lambda _token: None,
     ) -> Demonstration | None:
-        """`release` one of the planned length, as far as the draws suffice; None if none is left.
+        """`release` one of the planned length, as far as the draws suffice; None if too few are left.
 
-        Args:
-            others: labels of those that this stratum still has to make.
+        An interrupted one has the draws that the others, still to be made, leave to it. If they leave none
+        and it has no token yet, it takes those of the next one, so that the last one is lost.
         """
         with stop.holding(self.lock):
             self.check_open()
-            tokens = self.room(label, others)
+            settings, left = self.set_up.plan.settings, self.draws_left
+            each, tokens = settings.draws_per_demonstration, settings.max_tokens
+            begun = self.reservation.unfinished.get(label, []) if self.reservation else []
+            own = max(0, left - len(others) * each)
+            if begun or 0 < own < each:
+                tokens = min(tokens, len(begun) + own * settings.tokens_per_draw)
+            elif left < each:
+                return None
             return self.release(label, tokens, stop, on_token) if tokens else None
 
     def make_all(self, labels: Sequence[str], stop: StopSignal, set_up: SetUp) -> Iterator[Demonstration]:

@@ -150,10 +150,10 @@ def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
 
 @dataclass(frozen=True)
 class Stratum:
-    """One stratum of the records, in public: the units of one label, or all units where labels are free.
+    """One stratum of the records, in public.
 
     Attributes:
-        scope: the label whose units take part; None for all units.
+        scope: the label whose units take part; None for all units, where labels are free.
         labels: the labels to generate from them.
         population: n ≥ 1, the public number of units.
         prompts: the most prompts of a draw that are of use to it; None if the plan's M is.
@@ -291,8 +291,6 @@ class GenerationPlan:
 
     Attributes:
         mechanism: its name.
-        relation: the neighbouring relation, "add-remove", "zero-out" or "replace-one".
-        settings: what the user chose.
         strata: one for each label, or a single one if labels are free.
         prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
             over draws, computed from caps.

@@ -99,9 +99,11 @@ class PromptFormat:
 
     def opening(self, demonstrations: Iterable[Demonstration]) -> str:
         """Return the prompt up to the text to be labelled, ending with the colon of its field. See `pair`."""
-        shown = [self._shown(one) for one in demonstrations]
         pieces = [self.instruction] if self.instruction else []
-        return "\n\n".join([*pieces, *shown, self.text_opening])
+        for one in demonstrations:
+            text, word = self.pair(one)
+            pieces.append(f"{self.text_opening} {text}{self.label_opening} {word}")
+        return "\n\n".join([*pieces, self.text_opening])
 
     @property
     def text_opening(self) -> str:
@@ -133,17 +135,16 @@ class PromptFormat:
 
     def text_of(self, given: Text, where: str) -> str:
         """Return a caller's text, all fields in one. `InvalidRecords` says `where`, and quotes nothing."""
-        if self.text_fields:
-            text = _of_fields(given, self.layout)
-            if text is None:
-                named = self.layout.named
-                raise InvalidRecords(
-                    f"{where} does not have the fields {named}, each a string: pass a mapping of them"
-                )
-            return text
-        if not isinstance(given, str):
+        layout = self.layout
+        if isinstance(given, str) and (not self.text_fields or layout.divided(given) is not None):
+            return given
+        if not self.text_fields:
             raise InvalidRecords(f"{where} is {type(given).__name__}, not a string")
-        return given
+        if isinstance(given, Mapping) and all(isinstance(given.get(name), str) for name in layout.fields):
+            return layout.text(given)
+        raise InvalidRecords(
+            f"{where} does not have the fields {layout.named}, each a string: pass a mapping of them"
+        )
 
     def pair(self, one: Demonstration) -> tuple[str, str]:
         """Return a demonstration's text as in `written`, and its label's word; else `InvalidTask`."""
@@ -153,19 +154,6 @@ class PromptFormat:
             return self.written(one.text), self.word(one.label)
         except InvalidTask as error:
             raise InvalidTask(f"a demonstration's label: {error}") from None
-
-    def _shown(self, one: Demonstration) -> str:
-        text, word = self.pair(one)
-        return f"{self.text_opening} {text}{self.label_opening} {word}"
-
-
-def _of_fields(given: object, layout: TextLayout) -> str | None:
-    """Return the text of several fields that a caller gave; None if a field is missing."""
-    if isinstance(given, str):
-        return None if layout.divided(given) is None else given
-    if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in layout.fields):
-        return None
-    return layout.text(given)
 
 
 def prompt_format(task: Task) -> PromptFormat:

@@ -26,14 +26,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 def progress_bar(
     of: Iterable[Any] | None = None, *, desc: str, unit: str, total: int | None = None
 ) -> tqdm[Any]:
-    """A bar on standard error, only if that is a terminal. It is cleared at its end.
-
-    Args:
-        of: what is iterated over.
-        desc: what is going on.
-        unit: what is counted.
-        total: how many there will be; None if nobody knows.
-    """
+    """A bar over what is iterated, on standard error if that is a terminal. It is cleared at its end."""
     # tqdm draws nothing on a terminal that states no size, as a container's may
     columns, lines = shutil.get_terminal_size()
     return tqdm(of, desc=desc, unit=unit, total=total, ncols=columns, nrows=lines, disable=None, leave=False)
