@@ -52,11 +52,9 @@ def instruction_only_demonstrations(
     One demonstration of each label comes first, then the next of each.
 
     Args:
-        task: instruction, fields and labels.
         backend: any language model. It need not be trusted, nor state batch invariance.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
         shots: demonstrations of each label, at least 1.
-        max_tokens: tokens of a demonstration at most.
         top_k: number of candidate tokens, the likeliest ones; None, or more than there are, takes all.
         temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, whose texts
             would otherwise be equal.
@@ -112,7 +110,6 @@ def non_private_sample(
     One record of each label comes first, then the next of each. `token_count` is 0: no token was generated.
 
     Args:
-        task: fields and labels.
         records: `Record` objects, mappings, a DataFrame or a Dataset.
         labels: the labels to draw; by default the task's. Required if its labels are free.
         shots: records of each label, at least 1, drawn uniformly without replacement.

@@ -56,8 +56,7 @@ class Synthesizer:
     Use it in a `with` statement, which closes it.
 
     Args:
-        task: instruction, fields and labels.
-        records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.
+        records: private: `Record` objects, mappings, a DataFrame or a Dataset.
         backend: a trusted language model.
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
         max_tokens: T_max, tokens of a demonstration at most.
@@ -149,7 +148,7 @@ class Synthesizer:
     @property
     def plan(self) -> GenerationPlan:
         """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
-        return self._estimated(self._generation.plan)
+        return self._estimated(self.set_up.plan)
 
     @property
     def set_up(self) -> SetUp:
@@ -271,7 +270,7 @@ class Synthesizer:
         When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
         that drew nothing is given back, and nothing stays locked.
         """
-        self._generation.plan.stratum_of(label)  # refuses a label that is not planned
+        self.set_up.plan.stratum_of(label)  # refuses a label that is not planned
         tokens = self._at_most(max_tokens)
         worker = self._generation.workers[label]
         return await worker.run(lambda stop: self._generation.release(label, tokens, stop))

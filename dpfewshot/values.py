@@ -105,6 +105,9 @@ class StoredRecords(Sequence[Record]):
     label_rows: NDArray[np.integer]
     unit_rows: NDArray[np.integer] | None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @property
     @abstractmethod
     def labels(self) -> Mapping[int, str]:
@@ -243,7 +246,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def amount_text(number: float) -> str:
-    """All digits of an amount's float, which `budget.amounts` rounded to the side that protects."""
+    """All digits of an amount's float, which `account.amounts` rounded to the side that protects."""
     return repr(number).removesuffix(".0")
 
 
@@ -288,15 +291,12 @@ class Demonstration:
     """One released demonstration. Every use of it is post-processing: log it, store it, publish it.
 
     Attributes:
-        text: the synthetic text.
-        label: the label that it demonstrates.
         token_count: tokens released for it; those that complete it do not count.
         finished: whether the model ended it. Else `max_tokens` or a sparse vector did, and it is cut after
             its last whole sentence, or completed without records if it has none.
         certified: whether (ε, δ) holds. False for baselines, seeded runs and batch-variant backends.
         spent: what the whole plan reserved; None if `certified` is false.
         relation: the neighbouring relation of the guarantee, "add-remove", "zero-out" or "replace-one".
-        mechanism: the name of the mechanism that released it.
         certificate: what it was generated under; None for baselines and lines of older versions.
         fields: the value of each text field by its name, if the task has several; else empty. `text` holds
             all of them.

@@ -18,7 +18,6 @@ from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, Worker
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
-from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import Demonstration
 
@@ -29,9 +28,7 @@ class Generation:
     `Synthesizer` keeps it private. What it draws follows from its set-up, which nothing else can change.
 
     Args:
-        set_up: the plan, and what it is made for.
         account: charges the budget; None without a guarantee.
-        observers: are told what becomes public.
         identity: further public settings that a run has in common with the one that it continues.
 
     Attributes:
@@ -69,11 +66,6 @@ class Generation:
         for run in self.runs:
             run.start_afresh(name)
 
-    @property
-    def plan(self) -> GenerationPlan:
-        """The set-up's."""
-        return self.set_up.plan
-
     def release(
         self,
         label: str,
@@ -91,11 +83,8 @@ class Generation:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the account has a run of this plan, of whichever process, that nobody has finished.
-
-        A stratum that has not begun has no entry.
-        """
-        found = self._newest("")
+        """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
+        found = self._newest("")  # without an entry for a stratum that has not begun
         return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found)
 
     def has_run(self, name: str) -> bool:
@@ -161,7 +150,7 @@ class Generation:
             yield
 
     def _fullest(self, label: str) -> StratumRun:
-        stratum = self.plan.stratum_of(label)
+        stratum = self.set_up.plan.stratum_of(label)
         runs = [run for run in self.runs if run.plan is stratum]
         return max(runs, key=lambda run: (run.has_begun(label), run.draws_left))
 

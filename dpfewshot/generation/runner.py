@@ -63,7 +63,7 @@ def release_all(
         released = run.released if resume else []
         shares.append(_Share(run, released, list(without(run.labels, released))))
         shares[-1].to_do.sort(key=run.has_begun, reverse=True)
-    plan, calls = generation.plan, threading.Lock()
+    plan, calls = generation.set_up.plan, threading.Lock()
     there = _in_order(plan, shares)
     if on_demonstration is not None:
         for one in there:

@@ -35,12 +35,9 @@ class SetUp:
     """What `Synthesizer` generates from. Read-only: changing it has no effect on a generation.
 
     Attributes:
-        backend: the trusted language model.
         mechanism: turns private numbers into tokens; nothing else does.
-        plan: fixed beforehand.
         units: the private units of each stratum, by its scope, in the plan's order. Those that the plan's
             holdout keeps for choosing never enter a prompt.
-        certified: whether the guarantee holds.
         partition: names the account's strata.
         random_source: for tests alone; None is the operating system's generator.
 

@@ -202,18 +202,17 @@ class TokenLoop:
         """A demonstration that consists of these tokens so far; see `Draft`."""
         if self.automaton is not None:
             return ShapedDraft(self.automaton, released)
-        size = self.layout.no_repeat_ngram_size
-        texts = earlier if size else ()
-        begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in texts]  # there may be thousands
-        opened = list(map(self.backend.tokenize, begun))
-        example = self.backend.tokenize(f" {self.layout.example}") if self.layout.example and size else ()
+        size, tokenize = self.layout.no_repeat_ngram_size, self.backend.tokenize
+        if not size:
+            return Draft(self.backend, self.layout, self.ends, further=further, released=released)
+        begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in earlier]  # there may be thousands
         return Draft(
             *(self.backend, self.layout, self.ends),
             further=further,
-            example=example,
-            phrases=self._refusals if size else (),
-            not_first=wordless_tokens(self.backend) if size and len(self.layout.fields) == 1 else frozenset(),
-            earlier=opened,
+            example=tokenize(f" {self.layout.example}") if self.layout.example else (),
+            phrases=self._refusals,
+            not_first=wordless_tokens(self.backend) if len(self.layout.fields) == 1 else frozenset(),
+            earlier=list(map(tokenize, begun)),
             released=released,
         )
 

@@ -62,7 +62,14 @@ def compare(planner: Planner, mechanism: Mechanism, *, target_noise: float | Non
                 refusals.append(refusal)
     if not plans:
         raise refusals[0]
-    return _marked(plans, target_noise)
+    rows = []
+    for plan in plans:
+        noise = plan.noise_on_mean
+        meets = None if noise is None else noise <= _target(plan.mechanism, target_noise)
+        rows.append(Compared(plan, meets))
+    fitting = [row for row in rows if row.meets_target]
+    best = min(fitting, key=lambda row: row.plan.prompt_tokens, default=None)
+    return [replace(row, cheapest=row is best) for row in rows]
 
 
 def _target(mechanism: str, given: float | None) -> float:
@@ -100,14 +107,3 @@ def _least_prompts(planner: Planner, mechanism: Mechanism, target_noise: float) 
         middle = (low + high) // 2
         low, high = (low, middle) if meets(middle) else (middle, high)
     return high
-
-
-def _marked(plans: list[GenerationPlan], target_noise: float | None) -> list[Compared]:
-    rows = []
-    for plan in plans:
-        noise = plan.noise_on_mean
-        meets = None if noise is None else noise <= _target(plan.mechanism, target_noise)
-        rows.append(Compared(plan, meets))
-    fitting = [row for row in rows if row.meets_target]
-    best = min(fitting, key=lambda row: row.plan.prompt_tokens, default=None)
-    return [replace(row, cheapest=row is best) for row in rows]

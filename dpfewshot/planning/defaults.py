@@ -152,15 +152,13 @@ def _with_prompts(planner: Planner, mechanism: Mechanism, settings: PlanSettings
 
     One with less than 1.4 times the units of a smaller one takes as many as that: few numbers are sought.
     """
-    sought: list[tuple[int, int]] = []
-    made = {}
-    for stratum in sorted(planner.strata, key=lambda one: one.population):
-        units, prompts = sought[-1] if sought else (stratum.population, settings.prompts_per_draw)
+    ordered, made = sorted(planner.strata, key=lambda one: one.population), {}
+    units, prompts = ordered[0].population, settings.prompts_per_draw
+    for stratum in ordered:
         if stratum.population > _ALIKE * units:
             most = min(prompts, settings.within(stratum.population).prompts_per_draw)
             found = _least_prompts(planner, mechanism, settings, stratum, most)
             units, prompts = stratum.population, found or prompts
-        sought.append((units, prompts))
         made[stratum] = replace(stratum, prompts=prompts)
     return tuple(made[stratum] for stratum in planner.strata)
 

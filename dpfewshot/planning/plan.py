@@ -110,19 +110,14 @@ def reading(plan: GenerationPlan) -> str:
 
 def _reading(plan: GenerationPlan, noise: float) -> str:
     misplaced, _ = READABLE_NOISE[plan.mechanism]
-    if plan.mechanism == InvisibleInk.name:
-        if noise > misplaced:
-            return f"whole, but {_fault(plan, noise)}"
-        return (
-            "whole, and in part like the records"
-            if noise > misplaced / 2
-            else "whole, and as close to the records as this model comes"
-        )
-    if noise <= misplaced / 2:
-        return "as well as this model can; no words were out of place when measured"
-    if noise <= misplaced:
-        return "nearly as well as this model can; few words were out of place when measured"
-    return f"badly; {_fault(plan, noise)}"
+    whole = plan.mechanism == InvisibleInk.name
+    if noise > misplaced:
+        return f"{'whole, but' if whole else 'badly;'} {_fault(plan, noise)}"
+    if noise > misplaced / 2:
+        words = "nearly as well as this model can; few words were out of place when measured"
+        return "whole, and in part like the records" if whole else words
+    words = "as well as this model can; no words were out of place when measured"
+    return "whole, and as close to the records as this model comes" if whole else words
 
 
 def _fault(plan: GenerationPlan, noise: float) -> str:
@@ -290,7 +285,6 @@ class GenerationPlan:
     has the others. ε and δ bound all strata together: they are disjoint, so the greatest counts.
 
     Attributes:
-        mechanism: its name.
         strata: one for each label, or a single one if labels are free.
         prompt_tokens: the tokens that the language model evaluates for one demonstration, at most on average
             over draws, computed from caps.
@@ -402,13 +396,13 @@ class GenerationPlan:
 
     def as_dict(self) -> dict[str, object]:
         """The plan as JSON; `from_dict` reads it back."""
-        parts = [stratum.as_dict() for stratum in self.strata]
-        further: dict[str, object] = {
+        return {
+            **self.figures(),
             "reasons": list(self.reasons),
             "notes": list(self.notes),
             "warnings": list(self.warnings),
+            "parts": [stratum.as_dict() for stratum in self.strata],
         }
-        return self.figures() | further | {"parts": parts}
 
     def figures(self) -> dict[str, object]:
         """The plan as JSON, with numbers as they are displayed: what a run and its continuation share."""

@@ -192,11 +192,7 @@ def plan_stratum(
 class Enough(NamedTuple):
     """What makes the worst stratum's noise bearable, and so all others', each alone; None: nothing does.
 
-    Attributes:
-        scope: the stratum's.
-        epsilon: the least, at the plan's δ.
-        population: the least n, below a thousand times the plan's.
-        max_tokens: the most tokens of a text.
+    ε is the least at the plan's δ, n the least below a thousand times the plan's.
     """
 
     scope: str | None

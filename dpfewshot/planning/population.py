@@ -46,21 +46,19 @@ def _public_population(population: Population, scope: str | None, counted: int) 
             raise InvalidPlan(
                 "labels are free and draw from the whole data set: population must be one whole number"
             )
-        return _public_number("population", population)
-    if not isinstance(population, Mapping):
+        name, number = "population", population
+    elif not isinstance(population, Mapping):
         raise InvalidPlan(
             "population must name a number for each label, as in {'refund': 1200}; on the command line "
             "repeat it, as in --set population.refund=1200 --set population.delivery=900"
         )
-    if scope not in population:
+    elif scope not in population:
         raise InvalidPlan(
             f"population (--set population.LABEL=N) has no number for the label {scope!r}: give each label "
             "its public number"
         )
-    return _public_number(f"the population of label {scope!r} (--set population.LABEL=N)", population[scope])
-
-
-def _public_number(name: str, number: int) -> int:
+    else:
+        name, number = f"the population of label {scope!r} (--set population.LABEL=N)", population[scope]
     check_whole(name, number)
     if number > MOST_UNITS:
         raise InvalidPlan(f"{name} must be at most {MOST_UNITS}")

@@ -92,9 +92,6 @@ class MaskedRecords(StoredRecords):
         self.label_rows, self.unit_rows = records.label_rows, records.unit_rows
         self._records, self._language = records, language
 
-    def __repr__(self) -> str:
-        return "MaskedRecords()"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return MaskedRecords, (self._records, self._language)
 

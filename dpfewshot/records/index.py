@@ -120,9 +120,6 @@ class IndexedRecords(StoredRecords):
         rows = first_rows(self.label_rows)
         return {row: record.label for row, record in zip(rows, self._in_turn(rows), strict=True)}
 
-    def __repr__(self) -> str:
-        return "IndexedRecords()"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexedRecords, (self._place, self.label_rows, self.unit_rows)
 
