@@ -42,7 +42,7 @@ class Observer:
         """A generation starts: `label`. One of the methods below ends it, on the same thread."""
 
     def released(self, facts: Facts) -> None:
-        """It released a demonstration: `label`, `tokens`, `private`, `epsilon`, `delta`."""
+        """It released a demonstration: `label`, `tokens`, `certified`, `epsilon`, `delta`."""
 
     def failed(self, facts: Facts) -> None:
         """It failed: `label`, and `error`, the exception's type."""
