@@ -34,15 +34,15 @@ from dpfewshot.values import Record
 class SetUp:
     """What `Synthesizer` generates from. Read-only: changing it has no effect on a generation.
 
+    The plan must be for these units. A certified set-up has no random source, and a plan that states what it
+    draws and costs.
+
     Attributes:
         mechanism: turns private numbers into tokens; nothing else does.
         units: the private units of each stratum, by its scope, in the plan's order. Those that the plan's
             holdout keeps for choosing never enter a prompt.
         partition: names the account's strata.
         random_source: for tests alone; None is the operating system's generator.
-
-    The plan must be for these units. A certified set-up has no random source, and a plan that states what it
-    draws and costs.
     """
 
     task: Task

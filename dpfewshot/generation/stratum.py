@@ -270,7 +270,17 @@ class StratumRun:
 
     def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
         """The demonstration of these tokens, once the ledger has recorded it."""
-        loop = self.set_up.loop
+        loop, cost, certificate = self.set_up.loop, self.cost, None
+        if cost is not None and self.account is not None:
+            certificate = Certificate(
+                plan=plan_hash(*cost, self.set_up.account_details(self.plan)),
+                unit=self.account.unit,
+                version=__version__,
+                dataset=self.account.dataset,
+                reservation=reservation.identifier,
+                **asdict(self.set_up.provenance.short()),
+                run=self.key.run,
+            )
         text = loop.text(self.set_up.writer.for_label(label), released)
         made = Demonstration(
             text=text,
@@ -281,7 +291,7 @@ class StratumRun:
             relation=self.set_up.plan.relation,
             mechanism=self.set_up.mechanism.name,
             fields=self.set_up.task.layout.fields_of(text),
-            certificate=self._certificate(reservation),
+            certificate=certificate,
             finished=loop.ended(released),
         )
         line = made.as_line()
@@ -300,21 +310,6 @@ class StratumRun:
                 f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
                 "draws nothing"
             ) from None
-
-    def _certificate(self, reservation: Reservation) -> Certificate | None:
-        """What the stratum's demonstrations were generated under; None without a guarantee."""
-        cost = self.cost
-        if cost is None or self.account is None:
-            return None
-        return Certificate(
-            plan=plan_hash(*cost, self.set_up.account_details(self.plan)),
-            unit=self.account.unit,
-            version=__version__,
-            dataset=self.account.dataset,
-            reservation=reservation.identifier,
-            **asdict(self.set_up.provenance.short()),
-            run=self.key.run,
-        )
 
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:

@@ -73,7 +73,9 @@ class Observers:
         except BaseException as raised:  # noqa: BLE001 - raised again below
             error = raised
         else:
-            self._tell("released", _facts(demonstration))
+            tokens, certified = demonstration.token_count, demonstration.certified
+            spent = _amounts(demonstration.spent)
+            self._tell("released", {"label": label, "tokens": tokens, "certified": certified, **spent})
             return demonstration
         # Outside of the handler: an observer that prints the exception at hand finds none.
         try:
@@ -167,17 +169,6 @@ class OpenTelemetryObserver(Observer):
             span.end()
         finally:
             self._context.detach(token)
-
-
-def _facts(demonstration: Demonstration) -> dict[str, str | int | float | bool]:
-    return {
-        "label": demonstration.label,
-        "tokens": demonstration.token_count,
-        "certified": demonstration.certified,
-        "relation": demonstration.relation,
-        "mechanism": demonstration.mechanism,
-        **_amounts(demonstration.spent),
-    }
 
 
 def _amounts(spend: PrivacySpend | None) -> dict[str, float]:

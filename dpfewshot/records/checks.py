@@ -48,8 +48,9 @@ def columns_to_read(columns: Columns | None, present: Sequence[object]) -> list[
     """
     if columns is None:
         return [name for name in dict.fromkeys(present) if isinstance(name, str)]
+    texts = [path for _, path in columns.fields] or [columns.text]
     found = []
-    for path in _paths(columns):
+    for path in (*texts, columns.label, *([] if columns.unit is None else [columns.unit])):
         name = path if path in present else path.partition(".")[0]
         if (count := present.count(name)) != 1:
             trouble = f"there is no column {path!r}" if count == 0 else f"there are several columns {path!r}"
@@ -98,11 +99,6 @@ def record_of(row: object, columns: Columns) -> Record:
         unit=None if columns.unit is None else _unit(_value(row, columns.unit)),
         columns=columns,
     )
-
-
-def _paths(columns: Columns) -> list[str]:
-    texts = [path for _, path in columns.fields] or [columns.text]
-    return [*texts, columns.label, *([] if columns.unit is None else [columns.unit])]
 
 
 def _text(row: Mapping[Any, object], columns: Columns) -> str:

@@ -287,18 +287,16 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
 
 def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns | None) -> Rows:
     for number, line in enumerate(_lines(files[0]), start=1):
-        if line.strip():
-            yield f"line {number}", _json_object(line, f"line {number}")
-
-
-def _json_object(line: str, where: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
-        raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
-    if not isinstance(row, dict):
-        raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
-    return row
+        where = f"line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
+            raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
+        if not isinstance(row, dict):
+            raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
+        yield where, row
 
 
 def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
