@@ -18,7 +18,7 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.runner import OnDemonstration, release_all
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.stopping import StopSignal, in_thread
 from dpfewshot.generation.telemetry import LogObserver, Observer, Observers
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.generation.workers import BackendFactory, Workers
@@ -272,8 +272,8 @@ class Synthesizer:
         """
         self.set_up.plan.stratum_of(label)  # refuses a label that is not planned
         tokens = self._at_most(max_tokens)
-        worker = self._generation.workers[label]
-        return await worker.run(lambda stop: self._generation.release(label, tokens, stop))
+        thread = self._generation.threads[label]
+        return await in_thread(thread, lambda stop: self._generation.release(label, tokens, stop))
 
     async def agenerate_all(
         self,
@@ -288,8 +288,9 @@ class Synthesizer:
             workers = Workers.of(executor, self.set_up.backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
-        return await self._generation.workers[None].run(
-            lambda stop: self._generate_all(on_demonstration, workers, stop, resume=resume)
+        return await in_thread(
+            self._generation.threads[None],
+            lambda stop: self._generate_all(on_demonstration, workers, stop, resume=resume),
         )
 
     def _generate_all(

@@ -15,7 +15,7 @@ from dpfewshot.account.memory import Entry
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal, Worker
+from dpfewshot.generation.stopping import StopSignal, new_thread
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
 from dpfewshot.runtime.forking import start_afresh_in_children
@@ -33,7 +33,7 @@ class Generation:
 
     Attributes:
         runs: one for each stratum and disjoint part, in the plan's order.
-        workers: the threads of asynchronous callers, by label; None is that of whole runs.
+        threads: of asynchronous callers, by label; None is that of whole runs.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Generation:
             StratumRun(*share, set_up, account, observers, RunKey(self._plan_hash, run, number))
             for number, share in enumerate(shares)
         ]
-        self.workers = {label: Worker() for label in (None, *set_up.plan.labels)}
+        self.threads = {label: new_thread() for label in (None, *set_up.plan.labels)}
         start_afresh_in_children(self)
 
     def after_fork(self) -> None:
         """Drop the parent's threads and reservations. A child's run is another one, which reserves anew."""
-        self.workers = {label: Worker() for label in self.workers}
+        self.threads = {label: new_thread() for label in self.threads}
         name = new_lease()
         for run in self.runs:
             run.start_afresh(name)

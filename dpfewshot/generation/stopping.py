@@ -47,34 +47,31 @@ class StopSignal:
             lock.release()  # this very one: a child that was forked meanwhile has put another in its place
 
 
-class Worker:
+def new_thread() -> ThreadPoolExecutor:
     """One thread, started on first use. It runs one piece of work after another."""
+    return ThreadPoolExecutor(1, thread_name_prefix="dpfewshot")
 
-    def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
 
-    async def run(self, work: Callable[[StopSignal], Result]) -> Result:
-        """Run work in the thread and await its result.
+async def in_thread(thread: ThreadPoolExecutor, work: Callable[[StopSignal], Result]) -> Result:
+    """Run work in the thread and await its result.
 
-        If the awaiting task is cancelled, queued work is dropped. Running work is asked to stop and awaited,
-        so that afterwards nothing runs and no lock is held.
-        """
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="dpfewshot")
-        signal = StopSignal()
-        # in the caller's context, so that spans and request ids are the caller's
-        running: Future[Result] = self._executor.submit(contextvars.copy_context().run, work, signal)
-        outcome = asyncio.wrap_future(running)
-        try:
-            return await asyncio.shield(outcome)
-        except asyncio.CancelledError:
-            signal.set()
-            outcome.add_done_callback(_retrieve_exception)
-            running.cancel()
-            while not outcome.done():
-                with suppress(asyncio.CancelledError):  # a second one must not leave the work running
-                    await asyncio.wait([outcome])
-            raise
+    If the awaiting task is cancelled, queued work is dropped. Running work is asked to stop and awaited, so
+    that afterwards nothing runs and no lock is held.
+    """
+    signal = StopSignal()
+    # in the caller's context, so that spans and request ids are the caller's
+    running: Future[Result] = thread.submit(contextvars.copy_context().run, work, signal)
+    outcome = asyncio.wrap_future(running)
+    try:
+        return await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        signal.set()
+        outcome.add_done_callback(_retrieve_exception)
+        running.cancel()
+        while not outcome.done():
+            with suppress(asyncio.CancelledError):  # a second one must not leave the work running
+                await asyncio.wait([outcome])
+        raise
 
 
 def _retrieve_exception(outcome: asyncio.Future[Result]) -> None:
