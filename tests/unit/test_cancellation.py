@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dpfewshot.generation.stopping import StopSignal, Worker
+from dpfewshot.generation.stopping import StopSignal, in_thread, new_thread
 
 
 def test_a_second_cancel_does_not_leave_the_work_running() -> None:
@@ -18,7 +18,7 @@ def test_a_second_cancel_does_not_leave_the_work_running() -> None:
         ended.set()
 
     async def caller() -> None:
-        task = asyncio.create_task(Worker().run(work))
+        task = asyncio.create_task(in_thread(new_thread(), work))
         await asyncio.sleep(0.05)
         for _ in range(3):
             task.cancel()
