@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from dpfewshot.certificates import Certificate
 from dpfewshot.errors import InvalidPlan, InvalidRecords
 from dpfewshot.exact import own_context, to_digits
+from dpfewshot.runtime.redaction import redacts_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,9 @@ LABEL_COLUMN: Final = "label"
 
 TEXT_COLUMN: Final = "text"
 """The name of a text column that nobody named."""
+
+READ_AT_ONCE: Final = 1024
+"""Records that are read at once where all are read in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,33 @@ class StoredRecords(Sequence[Record]):
     label_rows: NDArray[np.integer]
     unit_rows: NDArray[np.integer] | None
 
+    refusal: ClassVar[str] = "a record can no longer be read"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def __len__(self) -> int:
+        return len(self.label_rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        """One record, or a list of them for a slice; refused if one cannot be read."""
+        rows = range(len(self))[row]
+        return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.in_turn(range(len(self)))
+
+    def in_turn(self, rows: Sequence[int]) -> Iterator[Record]:
+        """The records at these positions; refused if one cannot be read."""
+        for start in range(0, len(rows), READ_AT_ONCE):
+            yield from self._whole(rows[start : start + READ_AT_ONCE])
+
+    @redacts_errors(InvalidRecords, "reading")
+    def _whole(self, rows: Sequence[int]) -> list[Record]:
+        found = [record for record in self.take(rows) if record is not None]
+        if len(found) < len(rows):
+            raise InvalidRecords(self.refusal)
+        return found
 
     @property
     @abstractmethod

@@ -87,6 +87,8 @@ def mask_identifiers(records: Any, *, language: str = "en") -> Records | StoredR
 class MaskedRecords(StoredRecords):
     """Records in their file, masked when they are read. Nothing of them is in the repr."""
 
+    refusal = "a record cannot be read, or cannot be masked"
+
     def __init__(self, records: StoredRecords, language: str) -> None:
         self.columns = _masked_columns(records.columns, language)
         self.label_rows, self.unit_rows = records.label_rows, records.unit_rows
@@ -95,24 +97,10 @@ class MaskedRecords(StoredRecords):
     def __reduce__(self) -> tuple[Any, ...]:
         return MaskedRecords, (self._records, self._language)
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     @property
     def labels(self) -> Mapping[int, str]:
         """See `StoredRecords.labels`. Labels are not masked."""
         return self._records.labels
-
-    @redacts_errors(InvalidRecords, "masking")
-    def __getitem__(self, row: Any) -> Any:
-        """One record, or a list of them for a slice; refused if one cannot be read or masked."""
-        found = self._records[row]
-        return self._whole(found) if isinstance(found, Record) else [self._whole(one) for one in found]
-
-    @redacts_errors(InvalidRecords, "masking")
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._records:
-            yield self._whole(record)
 
     @redacts_errors(InvalidRecords, "masking")
     def take(self, rows: Sequence[int]) -> list[Record | None]:
@@ -124,12 +112,6 @@ class MaskedRecords(StoredRecords):
         """See `StoredRecords.check`. Presidio must be installed here too."""
         _recognizers(self._language)
         self._records.check()
-
-    def _whole(self, record: Record) -> Record:
-        masked = _masked(record, self.columns, self._language)
-        if masked is None:
-            raise InvalidRecords("a record cannot be masked")
-        return masked
 
 
 def _masked_columns(columns: Columns, language: str) -> Columns:

@@ -25,7 +25,7 @@ import numpy as np
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records.checks import TextColumns, columns_for, records_of
 from dpfewshot.records.reading import errors_of, files_of, pyarrow_for, refused_if_damaged, rows_of
-from dpfewshot.records.units import READ_AT_ONCE, Integers, first_equal, first_rows
+from dpfewshot.records.units import Integers, first_equal, first_rows
 from dpfewshot.runtime.files import replaced, write_errors
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
@@ -118,21 +118,10 @@ class IndexedRecords(StoredRecords):
     def labels(self) -> dict[int, str]:
         """See `StoredRecords.labels`. A pickled copy reads them when it is first asked."""
         rows = first_rows(self.label_rows)
-        return {row: record.label for row, record in zip(rows, self._in_turn(rows), strict=True)}
+        return {row: record.label for row, record in zip(rows, self.in_turn(rows), strict=True)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexedRecords, (self._place, self.label_rows, self.unit_rows)
-
-    def __len__(self) -> int:
-        return len(self.label_rows)
-
-    def __getitem__(self, row: Any) -> Any:
-        """One record, or a list of them for a slice; refused if one cannot be read."""
-        rows = range(len(self))[row]
-        return self._whole(rows) if isinstance(rows, range) else self._whole([rows])[0]
-
-    def __iter__(self) -> Iterator[Record]:
-        return self._in_turn(range(len(self)))
 
     @redacts_errors(InvalidRecords, "reading")
     def take(self, rows: Sequence[int]) -> list[Record | None]:
@@ -147,17 +136,6 @@ class IndexedRecords(StoredRecords):
     def check(self) -> None:
         """See `StoredRecords.check`."""
         self._opened().check()
-
-    def _in_turn(self, rows: Sequence[int]) -> Iterator[Record]:
-        for start in range(0, len(rows), READ_AT_ONCE):
-            yield from self._whole(rows[start : start + READ_AT_ONCE])
-
-    @redacts_errors(InvalidRecords, "reading")
-    def _whole(self, rows: Sequence[int]) -> list[Record]:
-        found = [record for record in self.take(rows) if record is not None]
-        if len(found) < len(rows):
-            raise InvalidRecords("a record can no longer be read")
-        return found
 
     def _opened(self) -> _Index:
         if self._index is None:

@@ -9,15 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.values import Record, StoredRecords
+from dpfewshot.values import READ_AT_ONCE, Record, StoredRecords
 
 Unit = tuple[Record | None, ...]
 """The records of one unit: whenever the unit is drawn, so is one of them. None is one that cannot be read."""
 
 Integers: TypeAlias = NDArray[np.integer]
-
-READ_AT_ONCE = 1024
-"""Records that are read at once where all are read in turn."""
 
 
 class UnitSequence(Sequence[Unit]):
