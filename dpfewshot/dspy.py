@@ -6,9 +6,7 @@ searches privately for those that help, and puts only these into the program.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
@@ -20,7 +18,7 @@ from dpfewshot.generation.runner import OnDemonstration
 from dpfewshot.planning.settings import Settings
 from dpfewshot.records import as_records
 from dpfewshot.releases.choice import Choice
-from dpfewshot.releases.choosing import Variations, search
+from dpfewshot.releases.choosing import Variations, search, warn_caller
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.tasks import Task
@@ -137,17 +135,11 @@ class PrivateFewShot:
                 record_token_cap=self.settings.record_token_cap,
             )
         except DPFewShotError as error:
-            _warn(f"the search failed, so the texts are shown as written: {error}")
+            warn_caller(f"the search failed, so the texts are shown as written: {error}")
             return written
         try:
             if self.on_choice is not None:
                 self.on_choice(choice)
         except Exception as error:  # noqa: BLE001 - what was chosen is paid for
-            _warn(f"on_choice failed with {type(error).__name__}")
+            warn_caller(f"on_choice failed with {type(error).__name__}")
         return choice.demonstrations
-
-
-def _warn(what: str) -> None:
-    """Warn the caller of `compile`."""
-    with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing paid
-        warnings.warn(what, stacklevel=5)

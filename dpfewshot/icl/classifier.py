@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp, softmax
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
@@ -21,8 +22,7 @@ from dpfewshot.values import Demonstration
 CONTENT_FREE: Final = ("N/A", "[MASK]", "")
 """Content-free texts: the model's answers to them are its bias (Zhao et al., section 5)."""
 
-_BATCH: Final = 32
-"""Texts of a batch: enough to keep a server busy, few enough to hold in memory."""
+_BATCH: Final = 32  # enough to keep a server busy, few enough to hold in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Classifier(Labeller[Prediction]):
 
     Args:
         task: a task with labels, or the prompt's format.
-        backend: any language model. It sees the texts, and needs no further trust.
+        backend: sees the texts, and needs no further trust.
         demonstrations: released demonstrations in prompt order; without any, the prompt is zero-shot.
         calibrated: whether to calibrate, which evaluates three short texts now.
         calibration: what `dpf.release_calibration` released for these demonstrations and this model's tokens.
@@ -58,7 +58,6 @@ class Classifier(Labeller[Prediction]):
     Attributes:
         labels: in the task's order.
         format: the prompt's wording.
-        calibrated: whether predictions are calibrated.
         bias: what calibration takes off the labels' log-probabilities, in nats, shape (labels,); zeros
             without calibration.
 
@@ -94,23 +93,20 @@ class Classifier(Labeller[Prediction]):
 
     @redacts_errors(None)
     def predict_proba(self, texts: Text | Iterable[Text]) -> NDArray[np.float64]:
-        """Return the probability of each label, shape (texts, labels); errors are those of `predict`.
-
-        Rows sum to 1. A single text gives one row.
-        """
+        """Return the probability of each label, shape (texts, labels); errors are those of `predict`."""
         given = [texts] if isinstance(texts, (str, Mapping)) else texts
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
     def _answers(self, batch: Sequence[Question]) -> Iterator[Prediction]:
-        for row in np.exp(_normalised(self._logprobs(batch) - self.bias)):
+        for row in softmax(self._logprobs(batch) - self.bias, axis=1):
             yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
     def _label(self, answer: Prediction) -> str:
         return answer.label
 
     def _released(self, calibration: Calibration) -> NDArray[np.float64]:
-        """Return the released bias, shape (labels,), if it is this prompt's."""
+        """Return the released bias, if it is this prompt's."""
         if calibration.labels != self.labels or calibration.prompt != self._prompt.fingerprint():
             raise InvalidPlan(
                 "calibration= was released for another prompt: other demonstrations, another order, other "
@@ -119,10 +115,11 @@ class Classifier(Labeller[Prediction]):
         return np.array(calibration.bias)
 
     def _content_free(self) -> NDArray[np.float64]:
-        """Return log p_cf, shape (labels,)."""
+        """Return log p_cf."""
         texts = map(self.format.layout.repeated, CONTENT_FREE)
         logprobs = self._logprobs([(None, self._prompt.question(text)) for text in texts])
-        bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
+        bias: NDArray[np.float64] = logsumexp(log_softmax(logprobs, axis=1), axis=0)
+        bias -= np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
                 "the backend gives a label probability 0 for content-free text, so predictions cannot be "
@@ -131,13 +128,9 @@ class Classifier(Labeller[Prediction]):
         return bias
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
-        """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
+        """Return the labels' log-probabilities, shape (texts, labels); no row is without one."""
         scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)
-        return _normalised(scores)
-
-
-def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
-    return logprobs - np.logaddexp.reduce(logprobs, axis=1, keepdims=True)
+        return scores

@@ -15,20 +15,13 @@ from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
-_BATCH: Final = 30
-"""Texts of a batch: two groups of parallel streams."""
+_BATCH: Final = 30  # two groups of parallel streams
 
 
 class Extractor(Labeller[str]):
     """Extracts labels by greedy decoding up to the end of the line.
 
-    Args:
-        task, backend, demonstrations: as in `Classifier`; labels may be free.
-        max_tokens: the most tokens of a label, at least 1.
-
-    Raises:
-        InvalidTask: a demonstration has an unknown label.
-        InvalidPlan: `max_tokens` is below 1, or the demonstrations exceed the backend's context.
+    Arguments and errors are those of `Classifier`; labels may be free. `max_tokens` ≥ 1 limits a label.
     """
 
     def __init__(
@@ -63,7 +56,7 @@ class Extractor(Labeller[str]):
 def greedy(
     prompt: FewShotPrompt, questions: Sequence[Tokens], max_tokens: int, ends: frozenset[int]
 ) -> list[list[int] | None]:
-    """Decode all questions greedily, each to `max_tokens` or to one of `ends`, which is kept.
+    """Decode all questions greedily, up to `max_tokens`. One that reaches one of `ends` repeats it.
 
     None stands where the backend has no answer.
     """
@@ -75,23 +68,15 @@ def greedy(
                 block.append_each([tokens[-1] for tokens in written])
             rows = prompt.answers(block, len(questions))
             for index, (tokens, row) in enumerate(zip(written, rows, strict=True)):
-                # A label that has ended repeats its end until all have ended.
                 ended = index in unanswered or (bool(tokens) and tokens[-1] in ends)
                 if not ended and (np.isnan(row).any() or row.max() == -np.inf):
                     unanswered.add(index)
                 tokens.append(tokens[-1] if ended else int(row.argmax()))
             if all(tokens[-1] in ends or index in unanswered for index, tokens in enumerate(written)):
                 break
-    return [
-        None if index in unanswered else _until_its_end(tokens, ends) for index, tokens in enumerate(written)
-    ]
+    return [None if index in unanswered else tokens for index, tokens in enumerate(written)]
 
 
 def same_label(written: str, label: str) -> bool:
     """Return whether an extracted label is right, up to case and white space."""
     return written.casefold().split() == label.casefold().split()
-
-
-def _until_its_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    end = next((index for index, token in enumerate(tokens) if token in ends), len(tokens) - 1)
-    return tokens[: end + 1]

@@ -42,8 +42,7 @@ class LabelTree:
         support: the tokens of all labels, ascending.
 
     Raises:
-        InvalidTask: a label has no tokens, those of another label, or one outside the vocabulary. The message
-            counts labels from 1.
+        InvalidTask: a label has no tokens, those of another label, or one outside the vocabulary.
     """
 
     def __init__(self, labels: Sequence[Sequence[int]], vocabulary_size: int) -> None:
@@ -140,8 +139,7 @@ class FewShotPrompt:
         """Lazily yield each text's position and its tokens (see `question`).
 
         Raises:
-            InvalidRecords: a text is blank or not a string, lacks a field, or `texts` is a single string.
-            BackendError: the backend cannot tokenise a text. Messages name the position, never the text.
+            InvalidRecords, BackendError: as `Labeller.predict`; or `texts` is a single string.
         """
         if isinstance(texts, str):
             raise InvalidRecords(
@@ -167,21 +165,18 @@ class FewShotPrompt:
         return [*self._following(self._text_field, asked), *self.ending]
 
     def label(self, word: str) -> list[int]:
-        """Return the tokens of a label, as they follow its field."""
+        """Return the tokens of a label's word, as they follow its field."""
         return self._following(self._label_field, f"{self._label_field} {word}")
 
     def label_tree(self) -> LabelTree:
-        """Return the tree of all labels' tokens."""
+        """Return the tree of all labels."""
         return LabelTree([self.label(word) for word in self.format.words], self.backend.vocabulary_size)
 
     def block(
         self, suffixes: Sequence[Tokens], tokens: int, *, private: bool = False
     ) -> AbstractContextManager[PromptBlock]:
-        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them.
-
-        Blocks of several tokens are not `public`, because backends decode public prompts one by one.
-        """
-        public = tokens == 1 and not private
+        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them."""
+        public = tokens == 1 and not private  # backends decode public prompts of several tokens one by one
         return closing_block(self.backend, self.prefix, suffixes, tokens, public=public)
 
     def label_logprobs(
@@ -272,10 +267,9 @@ class Labeller(ABC, Generic[Answer]):
 
     @redacts_errors(None)
     def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Answer]:
-        """Yield answers in the order of the texts; errors are those of `predict`.
+        """Yield answers in the order of the texts, which are read lazily; errors are those of `predict`.
 
         Args:
-            texts: read lazily.
             batch_size: the number of texts to read ahead and evaluate together, at least 1. Each is answered
                 as if alone, but an error in one text precedes all answers of its batch.
         """

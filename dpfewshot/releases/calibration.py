@@ -34,13 +34,7 @@ from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
 from dpfewshot.releases.payment import open_payment
-from dpfewshot.releases.scoring import (
-    RECORD_TOKEN_CAP,
-    LabelScorer,
-    Progress,
-    charged,
-    scoring_progress,
-)
+from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, LabelScorer, Progress, charged, scoring_progress
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler, drawable
 from dpfewshot.tasks import Task
@@ -77,11 +71,9 @@ def release_calibration(
     number of units weigh less, where the number of each label is public.
 
     Args:
-        task: with labels.
-        records: the private records, of all labels.
+        task, records: as in `Synthesizer`; the task has labels, and records have all of them.
         backend: the model that will label texts, trusted with records; it must be batch-invariant.
         demonstrations: released demonstrations in prompt order; none for a zero-shot prompt.
-        budget: (ε, δ) of this release.
         account, unit, record_token_cap: as in `Synthesizer`.
         population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
         holdout: as it was given to `Synthesizer`: only units kept for choosing are read. 0 reads all, and
@@ -165,14 +157,13 @@ class Weights:
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> Weights:
-        """The weights for public numbers of units; all of them 1 if there are none."""
+        """The weights for public numbers of units."""
         if not counts:
             return cls({}, Fraction(1))
         usual = median_low(counts.values())
         weights = {label: Fraction(min(usual, count), count) for label, count in counts.items()}
-        return cls(
-            weights, Fraction(sum(min(usual, count) for count in counts.values()), sum(counts.values()))
-        )
+        mean = Fraction(sum(min(usual, count) for count in counts.values()), sum(counts.values()))
+        return cls(weights, mean)
 
     def each(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
         """The weight of each record, shape (records,), in (0, 1]; 0 for one that cannot be read. Private."""
@@ -223,7 +214,7 @@ class NoisyMean:
         return noise_scale(self.noise_multiplier, 1, GRID)
 
     def nats(self, units: Fraction) -> float:
-        """What a grid step of the sum is on the mean, in nats.
+        """What a grid step of the sum is on the mean.
 
         `units` is the expected sum of all weights before sampling, a public constant.
         """
@@ -237,16 +228,13 @@ class NoisyMean:
         random_source: RandomSource | None,
         weights: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """The bias of each label in nats, shape (labels,). See `nats` for `units`.
+        """The bias of each label in nats, shape (labels,).
 
         Args:
             rows: the label probabilities of one record of each drawn unit, shape (units, labels); 0 without
                 an answer. Private.
-            random_source: for tests alone.
+            units: as in `nats`.
             weights: of these records, 0..1, shape (units,), private; None weighs all 1.
-
-        Raises:
-            BudgetExceeded: the permit is used up, or for another σ.
         """
         permit.use(self.noise_multiplier)
         noise = _core.rounded_normals(self.scale, self.labels, random_source)

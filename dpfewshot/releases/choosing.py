@@ -28,13 +28,7 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.releases.choice import (
-    MOST_CANDIDATES,
-    Candidate,
-    Choice,
-    baseline_of,
-    checked_candidates,
-)
+from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, baseline_of, checked_candidates
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     RECORD_TOKEN_CAP,
@@ -68,11 +62,9 @@ ACCURACY: Final = "accuracy"
 LIKELIHOOD: Final = "likelihood"
 
 MOST_ROUNDS: Final = 100
-"""Each has its own part of the units."""
 
 _SLICES: Final = 5
 """Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
-
 
 Proposer = Callable[[Sequence[Candidate]], Iterable[Candidate | Sequence[object]]]
 """Given the prompts that the rounds before chose, returns those to try next. It never sees a record."""
@@ -128,8 +120,7 @@ def choose(
         InvalidPlan: an argument is outside its range, a prompt may exceed a backend's context, or a
             candidate's calibration is another prompt's.
         InvalidRecords: a record cannot be used, or has a label that the task does not have; or the file of
-            indexed records has changed. Nothing is spent. An indexed record that cannot be read has no
-            answer.
+            indexed records has changed. An indexed record that cannot be read has no answer.
         InvalidTask: a candidate has a label that the task does not have.
         BackendNotBatchInvariant: a backend does not state batch invariance, or no longer does at the end.
         BackendError: a model or its server failed; nothing is spent. Only a process that is killed while it
@@ -284,25 +275,26 @@ def _proposed(
     try:
         proposals = list(propose(tuple(winners))) if callable(propose) else []
     except Exception as error:  # noqa: BLE001 - as in `_first`
-        _warn(f"the proposer failed with {type(error).__name__}: its round keeps the winner")
+        warn_caller(f"the proposer failed with {type(error).__name__}: its round keeps the winner")
         return found
     if len(proposals) > MOST_CANDIDATES:
-        _warn(f"the proposer named {len(proposals)} candidates: the first {MOST_CANDIDATES} are tried")
+        warn_caller(f"the proposer named {len(proposals)} candidates: the first {MOST_CANDIDATES} are tried")
     for one in proposals[:MOST_CANDIDATES]:
         try:
             (candidate,) = checked_candidates(task, [one])
         except Exception as error:  # noqa: BLE001 - a candidate may be an iterator of the proposer's
             said = str(error) if isinstance(error, DPFewShotError) else type(error).__name__
-            _warn(f"a proposed candidate is left out: {said}")
+            warn_caller(f"a proposed candidate is left out: {said}")
             continue
         try:
             found.append(prompt_of(candidate))
         except (InvalidPlan, InvalidTask) as error:
-            _warn(f"a proposed candidate is left out: {error}")
+            warn_caller(f"a proposed candidate is left out: {error}")
     return found
 
 
-def _warn(message: str) -> None:
+def warn_caller(message: str) -> None:
+    """Warn the caller of a release that goes on without what failed."""
     with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing that is paid
         warnings.warn(message, stacklevel=5)
 
@@ -341,7 +333,7 @@ def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
 
 @dataclass(frozen=True, eq=False)
 class _Prompt:
-    """A candidate and what scores it, for each model."""
+    """A candidate, and its scorer for each model."""
 
     candidate: Candidate
     scorers: Sequence[Scorer] = field(repr=False)
@@ -351,8 +343,8 @@ class _Prompt:
 class _Part:
     """The units of one part of the sample. Private.
 
-    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size. Weights are
-    those of each record's label, in grid steps.
+    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size. `weights` are
+    those of `weights_of`.
     """
 
     records: Sequence[Record | None] = field(repr=False)
@@ -365,7 +357,7 @@ class _Part:
         return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], None]) -> Outcomes:
-        """Score the records with every model, in `_SLICES` steps for each."""
+        """Score the records with every model."""
         columns = []
         for scorer in scorers:
             found = []

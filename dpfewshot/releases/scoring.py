@@ -37,20 +37,16 @@ RECORD_TOKEN_CAP: Final = 100
 EXTRACTED_TOKENS: Final = 12
 """The most tokens of an extracted label."""
 
-_BATCH: Final = 30
-"""Prompts of a block: two groups of parallel streams."""
-
+_BATCH: Final = 30  # two groups of parallel streams
 _PUBLIC_TEXT: Final = "a public text"
+
 Progress = Callable[[int, int], object]
 """Called with the number of public steps that are done, and of all steps. A release is charged after them."""
 
 
 @contextmanager
 def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal's standard error, and give the function that advances it by a step.
-
-    `steps` is public. The number of records is not: a sample's size is private.
-    """
+    """Show a bar, and give the function that advances it by one step: public, unlike a sample's size."""
     done = 0
 
     def advance() -> None:
@@ -67,10 +63,7 @@ def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Calla
 class Scorer(ABC):
     """Labels private records with one prompt of released demonstrations.
 
-    Args:
-        backend: a trusted model that states batch invariance.
-        record_token_cap: the most tokens of a record's text. The rest is dropped, text by text; no character
-            is cut.
+    At most `record_token_cap` tokens of a record's text are kept, text by text; no character is cut.
 
     Raises:
         BackendNotBatchInvariant: the backend does not state batch invariance.
@@ -96,17 +89,10 @@ class Scorer(ABC):
 
         Two arrays of shape (records,): 1 if the label is right, 0 if not, -1 without an answer; and the
         label's probability, 0..1, and 0 without an answer.
-
-        Raises:
-            BackendError: the model or its server failed, for a cause that is not one record.
         """
 
     def check_backend(self) -> None:
-        """Ask the model for a public answer: if it gives none, what it made of records may be noise alone.
-
-        Raises:
-            BackendError: it does not answer, or found itself not batch-invariant meanwhile.
-        """
+        """Ask the model for a public answer: if it gives none, what it made of records may be noise alone."""
         with failing_as_backend():
             question = self._prompt.question(_PUBLIC_TEXT)
         with self._prompt.block([question], 1) as block:
@@ -126,22 +112,16 @@ class Scorer(ABC):
                 f"context_tokens={context}"
             )
 
-    def _batches(
-        self, records: Sequence[Record | None]
-    ) -> Iterator[tuple[list[int], list[list[int]], Sequence[Record | None]]]:
-        """Yield the positions of some records that can be tokenised, their questions, and the records."""
+    def _batches(self, records: Sequence[Record | None]) -> Iterator[tuple[list[int], list[list[int]]]]:
+        """Yield the positions of some records that can be tokenised, and their questions."""
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
             questions = [None if record is None else self._question(record.text) for record in batch]
-            usable = [index for index, question in enumerate(questions) if question is not None]
-            yield (
-                [start + index for index in usable],
-                [question for question in questions if question is not None],
-                [batch[index] for index in usable],
-            )
+            usable = {start + place: each for place, each in enumerate(questions) if each is not None}
+            yield [*usable], [*usable.values()]
 
     def _question(self, text: str) -> list[int] | None:
-        """Return a text's tokens up to where its label follows; None if it cannot be tokenised."""
+        """A text's tokens up to where its label follows; None if it cannot be tokenised."""
         return none_if_unusable(lambda: self._tokens(text), public=lambda: self._tokens(_PUBLIC_TEXT))
 
     def _tokens(self, text: str) -> list[int]:
@@ -190,14 +170,10 @@ class LabelScorer(Scorer):
         self._check_context(max(len(beginning) for beginning in self._tree.beginnings))
 
     def probabilities(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
-        """Return the probability of each label for each record's text, shape (records, labels).
-
-        A row sums to 1, or is zero where the model has no answer.
-        """
+        """Return the probability of each label, shape (records, labels); 0 where the model has no answer."""
         rows = np.zeros((len(records), len(self.labels)))
-        for positions, asked, _ in self._batches(records):
-            # A warning would reveal that a record has no answer.
-            with np.errstate(all="ignore"):
+        for positions, asked in self._batches(records):
+            with np.errstate(all="ignore"):  # a warning would reveal that a record has no answer
                 logprobs = self._prompt.label_logprobs(self._tree, asked, private=True) - self._bias
                 rows[positions] = _normalised(logprobs)
         return rows
@@ -232,10 +208,10 @@ class ExtractionScorer(Scorer):
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
         right = np.full(len(records), -1, dtype=np.int8)
-        for positions, asked, batch in self._batches(records):
+        for positions, asked in self._batches(records):
             answers = greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends)
-            for position, written, record in zip(positions, answers, batch, strict=True):
-                found = self._is_right(written, record)
+            for position, written in zip(positions, answers, strict=True):
+                found = self._is_right(written, records[position])
                 right[position] = -1 if found is None else found
         return right, (right == 1).astype(np.float64)
 
