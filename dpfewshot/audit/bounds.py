@@ -37,8 +37,7 @@ _LEAST, _MOST = 1 / 4, 8.0
 def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, float]:
     """Return bounds on a binomial probability (Clopper and Pearson 1934), each wrong with probability `tail`.
 
-    `scipy.stats.binomtest` gives the same bounds by root finding, to 5e-10 instead of round-off. `successes`
-    may be a sum of fractions.
+    `scipy.stats.binomtest` finds the same bounds to 5e-10, not to round-off. `successes` may be a fraction.
     """
     failures = trials - successes
     low = special.betaincinv(successes, failures + 1, tail) if successes > 0 else 0.0
@@ -48,7 +47,7 @@ def clopper_pearson(successes: float, trials: int, tail: float) -> tuple[float, 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The observed frequency of an event in `plays` ≥ 1, with Clopper-Pearson bounds on its probability."""
+    """The frequency of an event in `plays` ≥ 1, with Clopper-Pearson bounds on its probability."""
 
     seen: int
     plays: int
@@ -61,12 +60,12 @@ class Rate:
 
     @property
     def low(self) -> float:
-        """The lower bound."""
+        """The lower bound, wrong with probability β."""
         return clopper_pearson(self.seen, self.plays, self.beta)[0]
 
     @property
     def high(self) -> float:
-        """The upper bound."""
+        """The upper bound, likewise."""
         return clopper_pearson(self.seen, self.plays, self.beta)[1]
 
 
@@ -111,7 +110,7 @@ def noise_at_most(
     """
 
     def room(noise: float) -> float:
-        """The distance from the counts to the claim; negative if they refute it."""
+        """Negative if the counts refute the claim."""
         try:
             claim = planned_claim if noise == planned else TradeOff(event_at(noise))
         except InvalidPlan:  # this little noise has no claim
@@ -131,13 +130,7 @@ def most_probable(before: float, epsilon: float, delta: float, units: int) -> fl
     """Return the largest probability that (ε, δ) allows an outcome once k units are added or changed.
 
     Group privacy gives P ≤ e^{kε}·P₀ + δ_k and, for the complement, 1 - P₀ ≤ e^{kε}·(1 - P) + δ_k, where
-    δ_k = δ·(e^{kε} - 1)/(e^ε - 1).
-
-    Args:
-        before: P₀, the outcome's probability before.
-        epsilon: ε ≥ 0.
-        delta: δ in [0, 1).
-        units: k ≥ 1.
+    δ_k = δ·(e^{kε} - 1)/(e^ε - 1). `before` is P₀, and `units` is k ≥ 1.
     """
     growth = math.exp(units * epsilon)
     slack = delta * sum(math.exp(step * epsilon) for step in range(units))

@@ -47,13 +47,10 @@ def telling(text: str) -> int:
 
 
 class WorstCaseModel(LogprobBackend):
-    """A backend that knows the first units as canaries, or as the decoys that canaries replace.
+    """A backend that knows the first `canaries` units as canaries, or as the decoys that canaries replace.
 
-    Args:
-        candidates: the number of tokens that the public prompt considers equally likely.
-        hints: the number of further tokens, which it considers next to impossible.
-        canaries: the number of canaries or decoys.
-        decoys: whether they are decoys.
+    The public prompt considers `candidates` tokens equally likely, and `hints` further ones next to
+    impossible.
     """
 
     def __init__(self, candidates: int, hints: int, canaries: int, *, decoys: bool = False) -> None:
@@ -95,7 +92,7 @@ class WorstCaseModel(LogprobBackend):
         *,
         public: bool = False,
     ) -> ConstantBlock:
-        """Return a block with constant answers."""
+        """Return a block whose answers are constant."""
         if public:
             return ConstantBlock(self._public)
         self.watch.drawn([[-1 - token for token in suffix if token < 0] for suffix in suffixes])

@@ -29,8 +29,7 @@ class CheckedEntry:
     Attributes:
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
-        cost: the entry's (ε, δ), as the ledger has it.
-        provenance: the model, the tokenizer and the public prompt, as the ledger has them.
+        cost: as the ledger has it, as is the provenance.
         problems: a sentence for each disagreement; empty if the ledger agrees.
     """
 
@@ -87,10 +86,7 @@ def check_certificates(
 ) -> CheckedDemonstrations:
     """Compare demonstrations with the entries of a ledger that their certificates name.
 
-    Messages name lines by `numbers`; None is 1, 2, ...
-
-    Raises:
-        LedgerError: the ledger does not exist or cannot be read.
+    Messages name lines by `numbers`; None is 1, 2, ... `LedgerError`: the ledger cannot be read.
     """
     lines = list(demonstrations)
     named = [one.certificate for one in lines if one.certificate is not None]
@@ -119,7 +115,6 @@ class _Account:
     """An account and what its history says of it, replayed once for all lines that name it.
 
     Attributes:
-        entries: their rows, by number.
         reserved: the "reserve" event of each reservation; none if the account contradicts its history.
         released: the hashes of the lines that each entry released; likewise.
     """
@@ -211,7 +206,7 @@ def _others(lines: _Lines, released: Counter[str]) -> Iterator[str]:
 
 
 def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:
-    """Whether a line states the entry's cost."""
+    """How a line's cost differs from the entry's."""
     if one.spent is None:
         yield "a line states no epsilon"
         return

@@ -19,9 +19,6 @@ class Figure:
         low: lower end of its interval, or lower bound, if any.
         high: upper end, or upper bound, if any.
         reference: the theoretical or published value to compare with.
-
-    Raises:
-        ValueError: a number is not finite, which JSON cannot carry.
     """
 
     name: str
@@ -33,9 +30,7 @@ class Figure:
     def __post_init__(self) -> None:
         optional = (one for one in (self.low, self.high, self.reference) if one is not None)
         numbers: list[object] = [self.value, *optional]  # of a file
-        if not all(
-            isinstance(one, (int, float)) and abs(one) <= sys.float_info.max for one in numbers
-        ):  # nor NaN
+        if any(not isinstance(one, (int, float)) or not abs(one) <= sys.float_info.max for one in numbers):
             raise ValueError(f"the figure {self.name!r} has a number that is not finite")
 
 
@@ -48,9 +43,6 @@ class AuditFinding:
         verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
         confidential: whether it was computed from private records, and so is for the operator alone.
         details: further facts, as JSON values.
-
-    Raises:
-        ValueError: an unknown kind or verdict.
     """
 
     kind: Kind

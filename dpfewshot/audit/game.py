@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 from dpfewshot.accounting import Event, epsilon
@@ -48,8 +49,7 @@ _BOUNDS: Final = 12
 """Bounds of all games and premises; those of one game on texts are two."""
 
 _LEAST_PLAYS: Final = 100
-_BATCHES: Final = 2
-"""Draws of records whose prompts the backend answers, each alone and in company."""
+_BATCHES: Final = 2  # draws of records whose prompts the backend answers, each alone and in company
 
 _CLAIMED: Final = 0.9
 """Largest claimed detection rate: with this many canaries, less noise would be detected nearly always."""
@@ -166,10 +166,6 @@ class Outcome:
         """The distance from the attacker's rate to the claimed one; negative if the plan is refuted."""
         return self.claimed - self.counts.true_positives.low
 
-    def noise_at_most(self) -> float:
-        """The least noise multiplier that the counts refute, or infinity if they refute none."""
-        return noise_at_most(self.game.event, self.game.planned, self.game.claim, self.counts)
-
 
 class _Table:
     """Plays the games. `beta` is the probability that one bound is wrong; `tick` follows each play."""
@@ -246,9 +242,7 @@ class _Table:
         game, canaries = self._whole("released texts", shots)
         plan = self._plan(self.stratum)
 
-        def stage(there: Sequence[Record]) -> Generation:
-            return self._own_generation(plan, there)
-
+        stage = partial(self._own_generation, plan)
         without, released = stage([]), list[int]()
         without.release(self.label, game.tokens, on_token=released.append)
         canary = EchoCanary.following(released[: len(released) // 2], self.set_up, self.label)
@@ -286,13 +280,7 @@ class _Table:
         )
 
     def _world(
-        self,
-        game: Game,
-        plan: GenerationPlan,
-        sizes: Sequence[int],
-        canaries: int = 0,
-        *,
-        decoys: bool = False,
+        self, game: Game, plan: GenerationPlan, sizes: Sequence[int], canaries: int = 0, decoys: bool = False
     ) -> tuple[Generation, WorstCaseModel]:
         """A generation over units with these numbers of records; the first are canaries or decoys."""
         hints = game.candidates if game.candidates == game.mechanism.top_k else 0
@@ -315,12 +303,10 @@ class _Table:
 
     def _texts(self, generation: Generation, game: Game, plays: int, shots: int = 1) -> list[list[str]]:
         """The texts of each play."""
-        played: list[list[str]] = []
+        played = []
         for _ in range(plays):
-            played.append([])
-            for _ in range(shots):
-                played[-1].append(generation.release(self.label, game.tokens).text)
-                self._tick()
+            played.append([generation.release(self.label, game.tokens).text for _ in range(shots)])
+            self._tick()
         return played
 
     def _played(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
@@ -376,7 +362,11 @@ def _finding(
             f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
             "batch-invariant, so no epsilon holds"
         )
-    noise = min(each.noise_at_most() for each in outcomes if each is outcomes[0] or each.room < 0)
+    noise = min(
+        noise_at_most(each.game.event, each.game.planned, each.game.claim, each.counts)
+        for each in outcomes
+        if each is outcomes[0] or each.room < 0
+    )
     alone = epsilon_at_least(claimed.delta, outcomes[-1].counts)
     least = max(alone, _epsilon_of(table, noise, claimed.delta))
     promise = f"epsilon={epsilon_text(claimed.epsilon)} at delta={delta_text(claimed.delta)}"

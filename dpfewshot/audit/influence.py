@@ -30,12 +30,9 @@ from dpfewshot.values import Demonstration
 
 Answers = Literal["labels", "calibrated labels", "vocabulary"]
 
-LogDistributions = NDArray[np.float64]
-"""Log-probabilities of each text's answers, shape (texts, answers)."""
 
-
-def influence_of(with_it: LogDistributions, without_it: LogDistributions) -> NDArray[np.float64]:
-    """Return max_y |log p(y) - log p'(y)| for each pair of distributions, in nats, shape (texts,).
+def influence_of(with_it: NDArray[np.float64], without_it: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return max_y |log p(y) - log p'(y)| for each pair of rows log p(y), in nats, shape (texts,).
 
     Answers impossible in both are ignored; an answer possible in only one gives infinity.
     """
@@ -54,15 +51,12 @@ def influences(
     *,
     over: Answers = "labels",
 ) -> NDArray[np.float64]:
-    """Return the influence of each demonstration, left out in turn, on each text, in nats.
+    """Return the influence of each demonstration, left out in turn, on each text to label, in nats.
 
     Shape (demonstrations, texts).
 
     Args:
-        task: a task, or the prompt's format.
-        backend: any language model.
         demonstrations: in prompt order; the first is the furthest from the text.
-        texts: the texts to label.
         over: the task's "labels"; "calibrated labels", with contextual calibration of each prompt by itself;
             or "vocabulary", the next token out of all.
 
@@ -76,13 +70,12 @@ def influences(
     if not demonstrations or not texts:
         raise InvalidPlan("give at least one demonstration and one text")
 
-    def asked(shown: Sequence[Demonstration]) -> LogDistributions:
+    def asked(shown: Sequence[Demonstration]) -> NDArray[np.float64]:
         if over == "vocabulary":
             return _next_tokens(FewShotPrompt(task, backend, shown), texts)
         classifier = Classifier(task, backend, shown, calibrated=over == "calibrated labels")
         with np.errstate(divide="ignore"):
-            logarithms: LogDistributions = np.log(classifier.predict_proba(texts))
-        return logarithms
+            return np.asarray(np.log(classifier.predict_proba(texts)))
 
     everything = asked(demonstrations)
     rest = [[*demonstrations[:i], *demonstrations[i + 1 :]] for i in range(len(demonstrations))]
@@ -92,14 +85,8 @@ def influences(
 def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels") -> AuditFinding:
     """Summarise the influences of several prompts: mean, largest, and mean by position. It is confidential.
 
-    The mean has Student's 95 % interval over prompts, if there are several.
-
-    Args:
-        measured: the result of `influences` for each prompt, all with the same number of demonstrations.
-
-    Raises:
-        InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.
-        BackendError: an influence is infinite: the backend gives some answer probability 0.
+    `measured` is what `influences` returned for each prompt, all with the same number of demonstrations. The
+    mean has Student's 95 % interval over prompts, if there are several. An infinite influence is refused.
     """
     if len({len(each) for each in measured}) != 1:
         raise InvalidPlan("give at least one prompt, all with the same number of demonstrations")
@@ -139,7 +126,7 @@ def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers 
     )
 
 
-def _next_tokens(prompt: FewShotPrompt, texts: Sequence[str]) -> LogDistributions:
+def _next_tokens(prompt: FewShotPrompt, texts: Sequence[str]) -> NDArray[np.float64]:
     """The log-probability of every token after each text."""
     with prompt.block([prompt.question(text) for text in texts], 1) as block:
         rows = prompt.answers(block, len(texts))

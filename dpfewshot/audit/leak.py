@@ -69,20 +69,16 @@ def leak_check(
     private, others = as_records(records), [] if held_out is None else as_records(held_out)
     overlaps = _overlaps(texts, private, cut)
     leaks = [number for number, each in enumerate(overlaps) if each.is_leak(long_run)]
-    figures = list(_runs("words of a record", overlaps))
+    figures = [*_runs("", overlaps)]
     if plain:
-        figures += _runs("words of a record, without the records", _overlaps(plain, private, cut))
+        figures += _runs(", without the records", _overlaps(plain, private, cut))
     if others:
-        figures += _runs("words of a record held out", _overlaps(texts, others, cut))
-    found = f"{len(leaks)} of {len(released)} demonstrations repeat"
-    none = f"None of {len(released)} demonstrations repeats"
+        figures += _runs(" held out", _overlaps(texts, others, cut))
+    who = f"{len(leaks) or 'None'} of {len(released)} demonstrations {'repeat' if leaks else 'repeats'}"
     return AuditFinding(
         kind="leak",
         title="Leak check",
-        statement=(
-            f"{found if leaks else none} {long_run} words in a row or more, or personal data, of one unit "
-            "alone."
-        ),
+        statement=f"{who} {long_run} words in a row or more, or personal data, of one unit alone.",
         verdict="failed" if leaks else "passed",
         confidential=True,
         figures=(*figures, *_totals(overlaps)),
@@ -106,15 +102,7 @@ def _words(text: str) -> Words:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What one text has in common with the records: counts only.
-
-    Attributes:
-        longest_run: the most consecutive words that occur in a record.
-        longest_run_of_one_unit: the same, counting only runs of one unit alone.
-        exact_duplicate: whether the text equals a record, word for word.
-        personal_data: how often each kind occurs.
-        personal_data_of_one_unit: the part of it that one unit alone has.
-    """
+    """What one text has in common with the records, in numbers alone. Runs are of words."""
 
     longest_run: int
     longest_run_of_one_unit: int
@@ -128,7 +116,6 @@ class Overlap:
 
 
 def _overlaps(texts: Sequence[str], records: Sequence[Record], cut: Callable[[str], Words]) -> list[Overlap]:
-    """Compare each text with all records."""
     written = [cut(text) for text in texts]
     runs_of = [_all_runs(words) for words in written]
     runs = set[Words]().union(*runs_of)
@@ -175,10 +162,10 @@ def _known_runs(words: Words, runs: set[Words]) -> Iterator[Words]:
             yield words[start:end]
 
 
-def _runs(what: str, overlaps: Sequence[Overlap]) -> Iterator[Figure]:
+def _runs(which: str, overlaps: Sequence[Overlap]) -> Iterator[Figure]:
     lengths = [each.longest_run for each in overlaps]
-    yield Figure(f"longest run of {what}", float(max(lengths)))
-    yield Figure(f"longest run of {what}, mean", sum(lengths) / len(lengths))
+    yield Figure(f"longest run of words of a record{which}", float(max(lengths)))
+    yield Figure(f"longest run of words of a record{which}, mean", sum(lengths) / len(lengths))
 
 
 def _totals(overlaps: Sequence[Overlap]) -> Iterator[Figure]:
@@ -192,10 +179,8 @@ def _totals(overlaps: Sequence[Overlap]) -> Iterator[Figure]:
 # ---- personal data by its shape ----------------------------------------------------------------------------
 
 _IBAN_LENGTHS = range(15, 35)
-_CARD_LENGTHS = range(13, 20)
-_MARKED_DIGITS = range(8, 16)  # ITU-T E.164: fifteen at most
-_BARE_DIGITS = range(10, 16)
 _IBAN_MODULUS = 97
+_DIGITS_WITH_AREA_CODE = 10
 
 
 def found_in(text: str) -> Iterator[tuple[str, str]]:
@@ -228,12 +213,9 @@ def _iban(text: str) -> str | None:
 def _card(text: str) -> str | None:
     """ISO/IEC 7812: Luhn's checksum."""
     digits = _digits(text)
-    if len(digits) not in _CARD_LENGTHS or len(set(digits)) == 1:
-        return None
-    doubled = [
-        sum(divmod(int(digit) * (2 if place % 2 else 1), 10)) for place, digit in enumerate(reversed(digits))
-    ]
-    return digits if sum(doubled) % 10 == 0 else None
+    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    valid = sum(sum(divmod(each, 10)) for each in doubled) % 10 == 0
+    return digits if valid and len(set(digits)) > 1 else None
 
 
 def _address(text: str) -> str | None:
@@ -244,10 +226,10 @@ def _address(text: str) -> str | None:
 
 
 def _phone(text: str) -> str | None:
-    """E.164 with a plus, national with a zero, or long enough to include an area code."""
+    """Of 8 to 15 digits: E.164 with a plus, national with a zero, or long enough for an area code."""
     digits = _digits(text)
     marked = text.lstrip("(").startswith(("+", "0"))
-    return digits if len(digits) in (_MARKED_DIGITS if marked else _BARE_DIGITS) else None
+    return digits if marked or len(digits) >= _DIGITS_WITH_AREA_CODE else None
 
 
 def _long_number(text: str) -> str | None:

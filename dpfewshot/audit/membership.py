@@ -42,8 +42,7 @@ _CONFIDENCE = 0.95
 class MembershipTrial:
     """One prompt and the attacker's candidates. Its repr shows none of them.
 
-    The members are the records behind the demonstration, or the record that it is. The non-members are drawn
-    like them.
+    The non-members are drawn like the members.
     """
 
     demonstration: Demonstration = field(repr=False)
@@ -57,9 +56,6 @@ def trials_of_demonstrations(
     """Return one trial for each synthetic demonstration, and divide a label's candidates among its trials.
 
     The members are the records behind them. A fair draw should have separated the non-members from these.
-
-    Raises:
-        InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
     """
     shown = by_label(demonstrations)
     inside, outside = by_label(members), by_label(non_members)
@@ -82,9 +78,6 @@ def trials_of_records(
 
     The record is the only member of its trial. The trials of a label take turns with the non-members, of
     which each trial has `each`.
-
-    Raises:
-        InvalidPlan: a label has fewer than `each` non-members.
     """
     inside, outside = by_label(records), by_label(non_members)
     if any(len(outside.get(label, ())) < each for label in inside):
@@ -108,7 +101,6 @@ def membership_inference(
     """Measure the attack's area under the ROC curve, averaged over trials, with a 95 % interval.
 
     Args:
-        task: a task, or the prompt's format.
         backend: the attacked language model. It reads the candidates.
         trials: at least two, independent.
         loss: "label", the loss of the candidate's label after its text, as in the papers (relative to the
@@ -199,10 +191,7 @@ def losses(
     """Return the loss of each candidate after a prompt with one demonstration, in nats.
 
     The loss of a label is relative to all labels, if there are any, without calibration: an attacker could
-    undo it.
-
-    Raises:
-        BackendError: the model failed, or cannot evaluate a candidate: the message has its position alone.
+    undo it. A candidate that the model cannot evaluate is an error, whose message has its position alone.
     """
     if loss == "label" and words.labels is not None:
         columns = [words.words.index(words.word(record.label)) for record in candidates]

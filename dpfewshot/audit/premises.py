@@ -114,9 +114,6 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
     The others are two prompts unlike any: one repeated word, and the first tokens of the vocabulary. Each
     step asks for the candidates, as a generation does, and for all tokens as well, with a block of all
     prompts of a draw. Returned are the number of answers that changed, and of those compared.
-
-    Raises:
-        BackendError: the backend failed.
     """
     backend, writer, cap = set_up.backend, set_up.writer, set_up.plan.settings.record_token_cap
     prompts, bodies = writer.for_label(label), set_up.bodies(stratum, 0)

@@ -40,8 +40,7 @@ from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
-_TOKEN_CAP = 100
-"""The most tokens of a record's text in a prompt, as in plans."""
+_TOKEN_CAP = 100  # as in plans
 
 _ROUNDING = 1e-6
 """Relative tolerance: losses come from float32 rows, and claims are rounded up."""
@@ -52,11 +51,7 @@ def token_losses(
 ) -> NDArray[np.float64]:
     """Return the loss log p(x) - log p_(i)(x) for every record i and token x, in nats.
 
-    Args:
-        rows: logits or log-probabilities, shape (rows, candidates). A row of NaN is an absent prompt.
-        clip: c > 0, in nats.
-        temperature: τ > 0.
-        prompts: s, the constant divisor, independent of the number of rows.
+    `rows` are logits or log-probabilities, shape (rows, candidates); a row of NaN is an absent prompt.
     """
     logits = rows.astype(np.float64)
     largest = logits.max(axis=1, keepdims=True)
@@ -96,11 +91,9 @@ class _Watched:
     def token(
         self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
     ) -> int | None:
+        setting = self.setting
         losses = token_losses(
-            logprobs,
-            clip=self.setting.clip,
-            temperature=self.setting.temperature,
-            prompts=self.setting.prompts,
+            logprobs, clip=setting.clip, temperature=setting.temperature, prompts=setting.prompts
         )
         token = self.release.token(logprobs, public_logprobs, permit)
         self.worst.append(float(np.abs(losses).max()))
@@ -124,10 +117,6 @@ def prediction_losses(
 
     The batch has 1 to s records; an end token stops the run before `max_tokens`. `top_k` is the number of
     likeliest public tokens that are candidates; None is all.
-
-    Raises:
-        InvalidPlan: there is no record, or more than s.
-        BackendError: the model failed for a cause other than a single record.
     """
     if not 1 <= len(records) <= setting.prompts:
         raise InvalidPlan(
@@ -161,9 +150,6 @@ def private_prediction_audit(
     A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
     of T tokens at δ. No loss ever exceeds the first; a sound release exceeds the second with probability
     about δ for each record of a run. The finding is confidential, and fails if a loss exceeds its claim.
-
-    Raises:
-        InvalidPlan: there is no run.
     """
     if not runs:
         raise InvalidPlan("there are no runs to audit")

@@ -43,8 +43,7 @@ class Request:
 
     Attributes:
         labels: the public label of each demonstration, in order. Repeat a label to request several.
-        epsilon: ε of all demonstrations together; None is no privacy.
-        delta: δ of all demonstrations together.
+        epsilon, delta: of all demonstrations together; without privacy, ε is None.
         repetition: from 0.
     """
 
@@ -134,8 +133,6 @@ class Synthetic:
     Args:
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
-        records_per_prompt: N.
-        max_tokens: T, the most tokens of a demonstration.
         tokens_per_draw: R, the number of tokens that share a draw of records; None is all.
         allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations are
             then not certified. Not part of the condition's description.

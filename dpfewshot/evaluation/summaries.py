@@ -20,10 +20,7 @@ from dpfewshot.errors import InvalidRecords
 from dpfewshot.evaluation.trials import Cell
 
 RESAMPLES: Final = 2000
-"""The number of bootstrap samples."""
-
 COVERAGE: Final = 0.95
-"""The intervals' nominal coverage."""
 
 _SEED: Final = 1
 """The bootstrap's seed: the same cells give the same interval. No privacy rests on it."""

@@ -49,14 +49,13 @@ class Cell:
     """One measurement: one set of demonstrations, used on the test items.
 
     Attributes:
-        model: the name of the model that used the demonstrations.
-        writer: the name of the model that wrote them.
+        model: used the demonstrations.
+        writer: wrote them.
         description: the condition's public parameters; they distinguish cells.
         epsilon_asked: the budget's ε; 0 for baselines that read no record, None without privacy.
         epsilon: certified upper bound for all demonstrations together, at most the budget's; None without
             privacy.
         relation: the neighbouring relation of (ε, δ); None without privacy.
-        shots: the number of demonstrations in the prompt.
         repetition: from 0; each has its own draws, noise and labels.
         outcomes: one character per item, "1" if it was right and "0" if not.
         uncalibrated: the same without calibration; None for extraction.
@@ -91,7 +90,7 @@ class Cell:
         return tuple(getattr(self, name) for name in _IDENTITY)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values of its JSON line."""
+        """Return the object of its JSON line."""
         return asdict(self) | {"correct": self.outcomes.count("1")}
 
     @classmethod
@@ -126,15 +125,13 @@ class Results:
             if cut_off := content.rpartition(b"\n")[2]:  # the run died while writing
                 with write_errors(self._path):
                     os.truncate(self._path, len(content) - len(cut_off))
-        self._keys = {cell.key for cell in self.cells}
 
     def __contains__(self, wanted: Key) -> bool:
-        return wanted in self._keys
+        return any(cell.key == wanted for cell in self.cells)
 
     def add(self, cell: Cell) -> None:
         """Append a cell, and wait until it is on disk; `DPFewShotError` if the file cannot be written."""
         self.cells.append(cell)
-        self._keys.add(cell.key)
         if self._path is None:
             return
         with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
@@ -144,11 +141,7 @@ class Results:
 
 
 def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
-    """Read the cells of a results file, without an incomplete last line: an evaluation may be writing it.
-
-    Raises:
-        InvalidRecords: the file cannot be read, or a line is not a cell; the message names it.
-    """
+    """Read the cells of a results file, without an incomplete last line: an evaluation may be writing it."""
     *whole, _ = read_text(path, InvalidRecords).split("\n")
     cells = []
     for number, line in enumerate(whole, start=1):
@@ -211,11 +204,6 @@ class Experiment:
                 f"{', '.join(known)}"
             )
 
-    @property
-    def model(self) -> str:
-        """The name of the model that uses the demonstrations."""
-        return self.user_name or self.writer_name
-
     def request(self, trial: Trial) -> Request:
         """Return a trial's request to its condition."""
         return Request(
@@ -246,7 +234,7 @@ class Experiment:
         shown = None if self.labels is None else list(self.labels)
         return {
             "task": self.task.name,
-            "model": self.model,
+            "model": self.user_name or self.writer_name,
             "writer": self.writer_name,
             "condition": trial.condition.name,
             "description": f"{trial.condition!r}, delta={self.delta!r}, labels={shown!r}",
@@ -262,11 +250,7 @@ class Experiment:
 
 
 def evaluate(experiment: Experiment, trials: Iterable[Trial], results: Results) -> None:
-    """Run each trial whose cell is not in the results, which receive it as soon as it is measured.
-
-    Raises:
-        DPFewShotError: a trial fails. Earlier cells are kept.
-    """
+    """Run each trial whose cell is not in the results, which receive it as soon as it is measured."""
     for trial in trials:
         if experiment.key(trial) not in results:
             results.add(_measured(experiment, trial))
@@ -297,7 +281,7 @@ def _measured(experiment: Experiment, trial: Trial) -> Cell:
 
 @dataclass(frozen=True)
 class Score:
-    """The outcome of each item in order: "1" if it was right, "0" if not. See `Cell`."""
+    """The outcome of each item in order. See `Cell`."""
 
     outcomes: str
     uncalibrated: str | None = None
@@ -320,12 +304,8 @@ def score(
     calibrated = classifier.predict_proba(texts)
     plain = calibrated * np.exp(classifier.bias)  # undo the division of calibration
     truth = np.array([classifier.labels.index(record.label) for record in test])
-    return Score(
-        *(
-            _outcomes(probabilities.argmax(axis=1) == truth)
-            for probabilities in (calibrated, plain, batch_calibrated(calibrated))
-        )
-    )
+    ways = calibrated, plain, batch_calibrated(calibrated)
+    return Score(*(_outcomes(probabilities.argmax(axis=1) == truth) for probabilities in ways))
 
 
 def _outcomes(right: Iterable[bool]) -> str:
