@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, logsumexp, softmax
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
@@ -93,13 +92,16 @@ class Classifier(Labeller[Prediction]):
 
     @redacts_errors(None)
     def predict_proba(self, texts: Text | Iterable[Text]) -> NDArray[np.float64]:
-        """Return the probability of each label, shape (texts, labels); errors are those of `predict`."""
+        """Return the probability of each label, shape (texts, labels); errors are those of `predict`.
+
+        Rows sum to 1. A single text gives one row.
+        """
         given = [texts] if isinstance(texts, (str, Mapping)) else texts
         rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
     def _answers(self, batch: Sequence[Question]) -> Iterator[Prediction]:
-        for row in softmax(self._logprobs(batch) - self.bias, axis=1):
+        for row in np.exp(_normalised(self._logprobs(batch) - self.bias)):
             yield Prediction(self.labels[int(row.argmax())], tuple(row.tolist()))
 
     def _label(self, answer: Prediction) -> str:
@@ -118,8 +120,7 @@ class Classifier(Labeller[Prediction]):
         """Return log p_cf."""
         texts = map(self.format.layout.repeated, CONTENT_FREE)
         logprobs = self._logprobs([(None, self._prompt.question(text)) for text in texts])
-        bias: NDArray[np.float64] = logsumexp(log_softmax(logprobs, axis=1), axis=0)
-        bias -= np.log(len(CONTENT_FREE))
+        bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
                 "the backend gives a label probability 0 for content-free text, so predictions cannot be "
@@ -128,9 +129,13 @@ class Classifier(Labeller[Prediction]):
         return bias
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
-        """Return the labels' log-probabilities, shape (texts, labels); no row is without one."""
+        """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
         scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)
-        return scores
+        return _normalised(scores)
+
+
+def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return logprobs - np.logaddexp.reduce(logprobs, axis=1, keepdims=True)
