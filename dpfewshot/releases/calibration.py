@@ -112,7 +112,7 @@ def release_calibration(
         budget, drawable(min(Fraction(1), scored_units / payment.population)), len(scorer.labels)
     )
     with payment.reserved(
-        mean.cost if random_source is None else None,
+        mean.cost,
         uses=1,
         noise_multiplier=mean.noise_multiplier,
         details={

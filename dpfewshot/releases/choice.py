@@ -52,11 +52,7 @@ class Candidate:
 
 
 def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate, ...]:
-    """Return candidates, of which a plain sequence of demonstrations is one.
-
-    Raises:
-        InvalidPlan: there are none or too many, or one cannot be a prompt of this task.
-    """
+    """Return candidates, of which a plain sequence of demonstrations is one, or refuse with `InvalidPlan`."""
     if not isinstance(candidates, Iterable):
         raise InvalidPlan(f"candidates must be a list of prompts, not {type(candidates).__name__}")
     listed = tuple(one if isinstance(one, Candidate) else Candidate(_sequence(one)) for one in candidates)
@@ -87,10 +83,7 @@ PROXY_CAVEAT: Final = (
     "a proxy: other models scored than the one that will use the demonstrations, and choices transfer badly "
     "between models (rank correlation 0.14 on TREC, 0.53 on MIT-D)"
 )
-"""What a choice says that was scored by other models than the one that will use it."""
-
 UNPROTECTED: Final = "what was chosen has no guarantee of its own"
-"""What a choice says of demonstrations, or of a calibration, that were made without privacy."""
 
 _NOTHING: Final = PrivacySpend(0.0, 0.0)
 
@@ -150,7 +143,7 @@ class Choice:
     certified: bool
     total: PrivacySpend | None = None
     balanced: bool = False
-    proxy: bool = field(default=False)
+    proxy: bool = False
 
     @property
     def demonstrations(self) -> Demonstrations:

@@ -170,7 +170,7 @@ def choose(
         "epsilon": cost.as_spend().epsilon,
     }
     with payment.reserved(
-        sampled_cost(cost, sampling_rate, rate) if certified else None,
+        sampled_cost(cost, sampling_rate, rate),
         uses=rounds + 1,
         noise_multiplier=scale_of(rate),
         details=details,
@@ -217,7 +217,7 @@ def choose(
         relation=payment.relation,
         unit=payment.unit,
         certified=certified,
-        total=payment.total if certified and account is not None else None,
+        total=payment.total if account is not None else None,
         balanced=balanced,
         proxy=proxy or len(models) > 1,
     )

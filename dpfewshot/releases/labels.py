@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -32,11 +33,8 @@ from dpfewshot.releases.selection import scale_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import PrivacySpend, Record, Relation, as_float, check_whole, unit_of
 
-MOST_CANDIDATES = 2**18
-"""The widest choice of the compiled core."""
-
-SMALLEST_EPSILON = 1e-12
-"""The smallest amount of ε in an account."""
+MOST_CANDIDATES = 2**18  # the widest choice of the compiled core
+SMALLEST_EPSILON = 1e-12  # the smallest amount in an account
 
 RELATIONS = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
 """The relations for which a release's (ε, δ) holds."""
@@ -103,9 +101,8 @@ def release_labels(
     Raises:
         InvalidPlan: an argument is outside its range.
         InvalidRecords: a record cannot be used.
-        BudgetExceeded: the account does not allow it; nothing is drawn.
-        LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
-            is drawn.
+        BudgetExceeded, LedgerError: the account does not allow it, is for another relation or unit, or could
+            not record the charge; nothing is drawn.
     """
     mechanism = _mechanism(count, as_float("epsilon", epsilon), as_float("delta", delta), candidates)
     if random_source is not None and account is not None:
@@ -123,7 +120,7 @@ def release_labels(
 
 
 def votes_of(records: Iterable[Record]) -> Votes:
-    """Count one vote for each unit: for its label, by a rule that depends on that unit alone."""
+    """Count one vote for each unit, by a rule that depends on that unit alone."""
     return {label: len(voters) for label, voters in units_by_label(records).items()}
 
 
@@ -149,10 +146,8 @@ def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
 class _NoisyMax:
     """Peeling: `count` rounds of report noisy max among the remaining candidates, each at ε/count.
 
-    Attributes:
-        cost: (ε, δ) of the whole release, which an account of that budget can pay, with its event.
-        rounds: queries of the votes.
-        rate: 1 over the scale of a round's noise, in votes.
+    `cost` is (ε, δ) of the whole release, which an account of that budget can pay; `rate` is 1 over the scale
+    of a round's noise, in votes.
     """
 
     candidates: tuple[str, ...]
@@ -161,12 +156,12 @@ class _NoisyMax:
     name = "label-noisy-max"
 
     @property
-    def cost(self) -> Amount:
-        return pure_cost(Amount.of_budget(PrivacySpend(self.epsilon, 0.0)), self.rounds)
-
-    @property
     def rounds(self) -> int:
         return self.count
+
+    @property
+    def cost(self) -> Amount:
+        return pure_cost(Amount.of_budget(PrivacySpend(self.epsilon, 0.0)), self.count)
 
     @property
     def rate(self) -> Fraction:
@@ -265,8 +260,5 @@ def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
         "epsilon": mechanism.cost.as_spend().epsilon,
     }
     terms = Terms(mechanism.cost, None, 1, mechanism.rounds, scale_of(mechanism.rate), details)
-    reservation = Reservation.make(account, terms)
-    try:
+    with closing(Reservation.make(account, terms)) as reservation:
         return reservation.draw()
-    finally:
-        reservation.close()

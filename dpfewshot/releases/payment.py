@@ -8,13 +8,13 @@ Proof: docs/proofs/composition.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 from dpfewshot.account.account import Account, account_of_run
-from dpfewshot.account.amounts import Cost
+from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import Details
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.account.scopes import Partition, partition_of
@@ -48,8 +48,6 @@ class Payment:
         population: the expected number of those units, a public constant.
         counts: the public number of all units of each label; empty if only their sum is public. Without a
             population, a label that no unit has most of its records in is not among them.
-        relation: the neighbouring relation of the release.
-        unit: the column that names whom a record belongs to; None where each record is a unit of its own.
         scope: the stratum that is charged; None for the whole data set.
         account: is charged; None: nothing is charged or guaranteed.
     """
@@ -70,32 +68,25 @@ class Payment:
     @property
     def total(self) -> PrivacySpend | None:
         """What the account has spent; None if it cannot be read, which must lose no release that is paid."""
-        if self.account is None:
-            return PrivacySpend(0.0, 0.0)
         with suppress(LedgerError):
-            return self.account.spent
+            return self.account.spent if self.account is not None else None
         return None
 
     @contextmanager
     def reserved(
-        self, cost: Cost | None, *, uses: int, noise_multiplier: float, details: Details
+        self, cost: Amount, *, uses: int, noise_multiplier: float, details: Details
     ) -> Iterator[Reservation]:
-        """Reserve a release. Unless it draws, everything goes back to the account at the end.
+        """Reserve a release, before anything is computed from the records. Unless it draws, all goes back.
 
-        `cost` is certified; None without an account. The arguments are those of `Terms`.
-
-        Raises:
-            BudgetExceeded: the account does not allow it; nothing may be computed from the records.
+        `cost` is certified; without an account it is not charged. The arguments are those of `Terms`.
         """
         try:
             terms = Terms(cost, self.scope, 1, uses, noise_multiplier, details)
             reservation = Reservation.make(self.account, terms)
         except BudgetExceeded as refusal:
             raise explained(refusal, self.scope) from None
-        try:
+        with closing(reservation):
             yield reservation
-        finally:
-            reservation.close()
 
 
 def explained(refusal: BudgetExceeded, scope: str | None) -> BudgetExceeded:
@@ -118,12 +109,6 @@ def open_payment(
         budget: (ε, δ) of the release; None for a release without a guarantee, which has no account.
         population: as in `Synthesizer`; a mapping counts the units of every label of the task.
         holdout: f, as it was given to `Synthesizer`: only the units kept for choosing are read; 0: all.
-
-    Raises:
-        InvalidPlan: `holdout` is outside its range, the population is not one of the task
-            (`check_population`), or the account is not one (`account_of_run`).
-        InvalidRecords: a record has a label that the task does not have.
-        LedgerError: the account is for another relation or unit.
     """
     check_population(population, task.labels)
     check_fields(task, records)

@@ -48,11 +48,9 @@ class Outcomes:
 
 
 def weights_of(records: Iterable[Record | None], by_label: Mapping[str, Fraction]) -> Integers:
-    """Return the weight of each record's label in grid steps, 0..GRID whatever the mapping holds.
+    """Return the weight of each record's label in grid steps, 0..GRID whatever the public mapping holds.
 
-    Args:
-        records: private; None, one that cannot be read, weighs 0.
-        by_label: public weights; a label that is not named weighs 1.
+    A record that cannot be read, None, weighs 0, and a label that is not named weighs 1.
     """
     steps = [0 if one is None else math.floor(by_label.get(one.label, 1) * GRID) for one in records]
     return np.array([min(max(each, 0), GRID) for each in steps], dtype=np.int64)
@@ -61,11 +59,8 @@ def weights_of(records: Iterable[Record | None], by_label: Mapping[str, Fraction
 def scores_of(outcomes: Outcomes, weights: Integers, sizes: Sequence[int], *, likelihood: bool) -> int:
     """Sum a candidate's scores over the units: one unit moves the sum by 0 to GRID.
 
-    Args:
-        outcomes: of the records, unit by unit.
-        weights: of each record's label, 0..GRID, shape (records,).
-        sizes: the number of records of each unit, at least 1.
-        likelihood: whether the score is the probability of the label, and not right or wrong.
+    A score is right or wrong, or with `likelihood` the label's probability. Records stand unit by unit;
+    `sizes` are the units' numbers of records, at least 1, and `weights` those of `weights_of`.
     """
     steps = np.where(outcomes.right == 1, GRID, 0).astype(np.int64)
     if likelihood:
@@ -76,20 +71,18 @@ def scores_of(outcomes: Outcomes, weights: Integers, sizes: Sequence[int], *, li
 def cells_of(columns: Sequence[Outcomes], weights: Integers, sizes: Sequence[int]) -> Integers:
     """Count, for one or two candidates, the units by who is right: one unit moves all cells by GRID in all.
 
-    Returns:
-        Sums in grid steps, shape (2,) * candidates, by whether each is right. A record that one of them does
-        not answer is in no cell.
+    The sums, in grid steps, have the shape (2,) * candidates, by whether each is right. A record that one of
+    them does not answer is in no cell.
     """
     answered = np.all([column.right >= 0 for column in columns], axis=0)
     cell = np.zeros(answered.shape, dtype=np.int64)
     for column in columns:
         cell = 2 * cell + (column.right == 1)
-    shape = (2,) * len(columns)
     counted = [
         _sum_of_means(np.where(answered & (cell == number), weights[:, None], 0), sizes)
         for number in range(2 ** len(columns))
     ]
-    return np.array(counted, dtype=np.int64).reshape(shape)
+    return np.array(counted, dtype=np.int64).reshape((2,) * len(columns))
 
 
 def _sum_of_means(steps: Integers, sizes: Sequence[int]) -> np.int64:
