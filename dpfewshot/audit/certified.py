@@ -14,12 +14,12 @@ from dpfewshot.account.history import PAID, RESERVATION, RESERVE, plan_facts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import total_over_scopes
 from dpfewshot.account.verification import Snapshot, Verification, check
-from dpfewshot.certificates import Provenance, line_hash, plan_hash
+from dpfewshot.certificates import Certificate, Provenance, line_hash, plan_hash
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
 _Row = Mapping[str, Any]
 _Key = tuple[str, str]  # dataset and reservation
-_Lines = Sequence[tuple[int, Demonstration]]  # demonstrations with the number of their line
+_Line = tuple[int, Demonstration, Certificate]  # with the line's number
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def check_certificates(
     """
     lines = list(demonstrations)
     named = [one.certificate for one in lines if one.certificate is not None]
-    groups: dict[_Key, list[tuple[int, Demonstration]]] = {}
+    groups: dict[_Key, list[_Line]] = {}
     for number, one in zip(numbers or range(1, len(lines) + 1), lines, strict=True):
         made = one.certificate
         if made is not None and made.dataset is not None and made.reservation is not None:
-            groups.setdefault((made.dataset, made.reservation), []).append((number, one))
+            groups.setdefault((made.dataset, made.reservation), []).append((number, one, made))
     known = ledger.datasets()
     accounts = {
         name: _Account(ledger.account(name).snapshot())
@@ -123,25 +123,23 @@ class _Account:
         self.row = snapshot.account
         self.verification: Verification = check(snapshot)
         self.entries: Mapping[int, _Row] = {row["id"]: row for row in snapshot.entries}
-        self.reserved: dict[str, _Row] = {}
-        self.released: Mapping[int, Counter[str]] = {}
-        if self.verification.ok:
-            reserved = (event for event in snapshot.history if event["act"] == RESERVE)
-            self.reserved = {json.loads(event["details"])[RESERVATION]: event for event in reserved}
-            self.released = snapshot.released
+        history = snapshot.history if self.verification.ok else []
+        reserved = (event for event in history if event["act"] == RESERVE)
+        self.reserved = {json.loads(event["details"])[RESERVATION]: event for event in reserved}
+        self.released = snapshot.released if self.verification.ok else {}
 
     def checked(self, entries: Iterable[CheckedEntry]) -> CheckedAccount:
         """The account, with what these entries cost together."""
         found = self.verification
         there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
         costs: dict[str | None, Amount] = {}
-        for row in map(self.entries.__getitem__, sorted(there)):
+        for row in map(self.entries.__getitem__, there):
             costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(_cost(row))
         together = total_over_scopes(costs).as_spend()
         return CheckedAccount(found.dataset, found.chain_tip, together, found.problems)
 
 
-def _checked(key: _Key, lines: _Lines, account: _Account | None) -> CheckedEntry:
+def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> CheckedEntry:
     reserved = None if account is None else account.reserved.get(key[1])
     if account is None or reserved is None:
         return CheckedEntry(*key, len(lines), None, None, None, Provenance(), (_missing(key, account),))
@@ -162,27 +160,26 @@ def _missing(key: _Key, account: _Account | None) -> str:
     return f"the account has no reservation {reservation}: another ledger paid, or this one is an older copy"
 
 
-def _disagreements(lines: _Lines, account: _Account, row: _Row, details: _Row) -> Iterator[str]:
+def _disagreements(lines: Sequence[_Line], account: _Account, row: _Row, details: _Row) -> Iterator[str]:
     """What the lines of one entry state otherwise than the ledger."""
     if row["state"] not in PAID:
         yield f"the entry is {row['state']}: no draw of it was paid for"
     cost = _cost(row)
     plan = plan_hash(*cost, plan_facts(details))
-    for _, one in lines:
+    for _, one, stated in lines:
         yield from _claims(one, cost)
-        stated = one.certificate
-        if stated is not None and stated.plan != plan:
+        if stated.plan != plan:
             yield f"a line has the plan {stated.plan[:12]}…, the entry {plan[:12]}…"
-        if stated is not None and stated.unit != account.row["unit"]:
+        if stated.unit != account.row["unit"]:
             yield f"a line has the unit {stated.unit!r}, the account {account.row['unit']!r}"
         if one.relation != account.row["relation"]:
             yield f"a line has the relation {one.relation!r}, the account {account.row['relation']!r}"
         if one.mechanism != details.get("mechanism"):
             yield f"a line has the mechanism {one.mechanism!r}, the plan {details.get('mechanism')!r}"
     yield from _others(lines, account.released.get(row["id"], Counter()))
-    if any(one.text and not one.token_count for _, one in lines):
+    if any(one.text and not one.token_count for _, one, _ in lines):
         yield "a line has a text and states no tokens"
-    tokens = sum(one.token_count for _, one in lines)
+    tokens = sum(one.token_count for _, one, _ in lines)
     paid = _tokens_paid(row, details)
     if paid is None and row["state"] in PAID:
         yield "the entry is no generation's: it paid for no demonstration"
@@ -190,10 +187,10 @@ def _disagreements(lines: _Lines, account: _Account, row: _Row, details: _Row) -
         yield f"the lines have {counted(tokens, 'token')}, but the entry paid for {paid} at most"
 
 
-def _others(lines: _Lines, released: Counter[str]) -> Iterator[str]:
+def _others(lines: Sequence[_Line], released: Counter[str]) -> Iterator[str]:
     """Which lines are not what the entry released, and which stand more often than it released them."""
     seen: Counter[str] = Counter()
-    for number, one in lines:
+    for number, one, _ in lines:
         digest = line_hash(one.as_line())
         seen[digest] += 1
         if not released[digest]:

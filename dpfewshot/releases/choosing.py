@@ -343,18 +343,12 @@ class _Prompt:
 class _Part:
     """The units of one part of the sample. Private.
 
-    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size. `weights` are
-    those of `weights_of`.
+    Records stand unit by unit; None is one that cannot be read, which stays in its unit's size.
     """
 
     records: Sequence[Record | None] = field(repr=False)
     sizes: Sequence[int] = field(repr=False)
     weights: Integers = field(repr=False)
-
-    @classmethod
-    def of(cls, units: UnitSequence, weights: Mapping[str, Fraction]) -> _Part:
-        records = units.records()
-        return cls(records, units.sizes.tolist(), weights_of(records, weights))
 
     def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], None]) -> Outcomes:
         """Score the records with every model."""
@@ -379,7 +373,12 @@ def parts_of(
     """Sample each unit by itself, and put it in one of so many parts: each serves one release."""
     q = sampling_rate.as_integer_ratio()
     drawn, part_of = _core.poisson_subsets(len(units), *q, count, random_source)
-    return [_Part.of(units.chosen(drawn[part_of == part]), weights) for part in range(count)]
+    parts = []
+    for part in range(count):
+        chosen = units.chosen(drawn[part_of == part])
+        records = chosen.records()
+        parts.append(_Part(records, chosen.sizes.tolist(), weights_of(records, weights)))
+    return parts
 
 
 @dataclass(frozen=True)

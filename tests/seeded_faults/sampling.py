@@ -118,8 +118,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/choosing.py",
-        "        records = units.records()\n",
-        "        records = [record for unit in units for record in unit if record is not None]\n",
+        "        records = chosen.records()\n",
+        "        records = [record for unit in chosen for record in unit if record is not None]\n",
         "a record that cannot be read stays in its unit's size",
         "tests/releases/test_choosing.py tests/integration/test_unreadable_records.py",
     ),
