@@ -176,7 +176,7 @@ def plan_stratum(
     if budget is not None and settings.accounting == PUBLISHED:
         sigma = _published_noise(mechanism, draws, budget)  # without a cost: it is not certified
     elif budget is not None:
-        sigma, cost = _least_noise(lambda noise: mechanism.event(draws, noise), budget)
+        sigma, cost = least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
     return StratumPlan(
         *(stratum.scope, stratum.labels, stratum.population, stratum.prompts),
@@ -248,7 +248,7 @@ def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) 
     )
 
 
-def _least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple[float, Amount]:
+def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple[float, Amount]:
     """The smallest σ that is certified to fit the budget, and what it costs."""
     if budget.epsilon < SMALLEST_EPSILON:
         raise InvalidPlan(f"epsilon must be at least {SMALLEST_EPSILON}, not {budget.epsilon}")

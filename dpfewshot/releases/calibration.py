@@ -22,14 +22,14 @@ from dpfewshot import _core
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.permit import Permit
-from dpfewshot.accounting import PoissonGaussian, calibrate, epsilon
+from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import DPFewShotError, InvalidPlan
+from dpfewshot.errors import DPFewShotError
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.mechanisms.gaussian import noise_scale
-from dpfewshot.planning.planner import SMALLEST_EPSILON
+from dpfewshot.planning.planner import least_noise
 from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
@@ -189,19 +189,9 @@ class NoisyMean:
     @classmethod
     def of_budget(cls, budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:
         """The least certified noise for a budget; `InvalidPlan` if the budget is too small for any."""
-        limit = Amount.of_budget(budget)
-        if budget.epsilon < SMALLEST_EPSILON or limit.delta < 1:
-            raise InvalidPlan(
-                f"epsilon must be at least {SMALLEST_EPSILON} and delta at least 1e-18, not {budget.epsilon} "
-                f"and {budget.delta}"
-            )
-        target, rate = limit.as_target(), rounded_up(sampling_rate)
-        sigma = calibrate(
-            lambda noise: PoissonGaussian(rate, noise, 1), epsilon=target.epsilon, delta=target.delta
-        )
-        event = PoissonGaussian(rate, sigma, 1)
-        cost = Amount.certified(epsilon(event, delta=target.delta).upper, limit.delta)
-        return cls(sampling_rate, sigma, labels, EventCost(cost, event))
+        rate = rounded_up(sampling_rate)
+        sigma, cost = least_noise(lambda noise: PoissonGaussian(rate, noise, 1), budget)
+        return cls(sampling_rate, sigma, labels, EventCost(cost, PoissonGaussian(rate, sigma, 1)))
 
     @property
     def clip(self) -> float:
