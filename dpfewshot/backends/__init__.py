@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     # isort: off
     from dpfewshot.backends.factory import backend_from as backend_from
     from dpfewshot.backends.hugging_face import HuggingFace as HuggingFace
-    from dpfewshot.backends.llama_cpp import LlamaCpp as LlamaCpp
+    from dpfewshot.backends.llama_cpp.backend import LlamaCpp as LlamaCpp
     from dpfewshot.backends.llama_cpp.files import packaged_model_path as packaged_model_path
     from dpfewshot.backends.protocol import (
         LogprobBackend as LogprobBackend,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
 _HOMES = {
     "HuggingFace": "dpfewshot.backends.hugging_face",
-    "LlamaCpp": "dpfewshot.backends.llama_cpp",
+    "LlamaCpp": "dpfewshot.backends.llama_cpp.backend",
     "LogprobBackend": "dpfewshot.backends.protocol",
     "OpenAICompatible": "dpfewshot.backends.servers.openai_compatible",
     "PromptBlock": "dpfewshot.backends.protocol",

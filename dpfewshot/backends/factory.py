@@ -23,8 +23,6 @@ _weights: ContextVar[str | None] = ContextVar("weights", default=None)
 def backend_from(target: str) -> LogprobBackend:
     """Make the backend that a name or an address stands for, by calling its factory without arguments.
 
-    The factory is a function or a class.
-
     Args:
         target: the name of an entry point in the group `dpfewshot.backends`, or "package.module:factory".
             Modules are looked for in the working folder too, after `sys.path`.
@@ -33,16 +31,26 @@ def backend_from(target: str) -> LogprobBackend:
         BackendError: the factory cannot be found, or fails, or returns no backend. The message says why;
             the factory's own exception is the cause.
     """
-    if ":" not in target:
+    module_name, colon, name = target.partition(":")
+    if not colon:
         entry = _registered(target)
-        return _made(entry.module, entry.attr, target)
-    module_name, _, name = target.partition(":")
-    if not (module_name and name):
+        module_name, name = entry.module, entry.attr
+    elif not (module_name and name):
         raise BackendError(f"write a factory as package.module:factory, not {target!r}")
-    here = str(Path.cwd())
-    if here not in sys.path:
+    elif (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    return _made(module_name, name, target)
+    try:
+        factory = attrgetter(name)(_imported(module_name))
+    except AttributeError:
+        raise BackendError(
+            f"module {module_name!r} has no {name!r}: name a function or class that makes a backend"
+        ) from None
+    if not callable(factory):
+        raise BackendError(
+            f"{name!r} of module {module_name!r} is not callable: name a function or class that makes a "
+            "backend"
+        )
+    return made_by(factory, target)
 
 
 def registered_names() -> list[str]:
@@ -64,23 +72,6 @@ def _registered(name: str) -> EntryPoint:
     return next(iter(found.values()))
 
 
-def _made(module_name: str, name: str, target: str) -> LogprobBackend:
-    """Call the factory `name` of a module; messages call it `target`."""
-    module = _imported(module_name)
-    try:
-        factory = attrgetter(name)(module)
-    except AttributeError:
-        raise BackendError(
-            f"module {module_name!r} has no {name!r}: name a function or class that makes a backend"
-        ) from None
-    if not callable(factory):
-        raise BackendError(
-            f"{name!r} of module {module_name!r} is not callable: name a function or class that makes a "
-            "backend"
-        )
-    return made_by(factory, target)
-
-
 def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
     """Call a factory, which messages call `target`. An exception of its own is the cause of ours."""
     try:
@@ -98,10 +89,8 @@ def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
 def making_for_worker(weights: str | None) -> Iterator[None]:
     """Make a worker's backend within: where it would choose the form of its weights, it takes this one.
 
-    So the answers of all workers are those of the caller's model, and none measures while others draw.
-
-    Args:
-        weights: the form of the caller's weights; None lets the backend choose.
+    So the answers of all workers are those of the caller's model, and none measures while others draw. With
+    None the backend chooses.
     """
     token = _weights.set(weights)
     try:

@@ -89,11 +89,11 @@ class LogprobBackend(ABC):
         """Open a block of the prompts `prefix + suffix`; by default, one that keeps no state.
 
         Args:
-            prefix: public token ids that all prompts begin with, evaluated once.
+            prefix: public token ids, evaluated once.
             suffixes: the rest of each prompt; private unless `public`.
             tokens: the most next tokens that will be asked for (the draw's length R), at least 1.
-            public: whether the suffixes are public. If so, the schedule of the computation may depend on
-                their number, and a prompt that begins with another may continue it.
+            public: whether the schedule of the computation may depend on the number of suffixes, and a
+                prompt that begins with another may continue it.
         """
         del tokens
         return ReplayedBlock(self, prefix, suffixes, public=public)
@@ -101,12 +101,10 @@ class LogprobBackend(ABC):
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return the text of a conversation in the model's own chat template, up to its next answer.
 
+        Special tokens are spelled out. The token that the backend puts in front of every prompt is left out.
+
         Args:
             contents: of the turns: the user's first, then the model's and the user's by turns; public.
-
-        Returns:
-            Special tokens are spelled out. The token that the backend puts in front of every prompt is left
-            out.
 
         Raises:
             BackendError: the model has no template, or the template refuses the conversation.
@@ -147,14 +145,10 @@ def states_invariance(backend: LogprobBackend) -> bool:
 
 
 def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
-    """Refuse a backend that does not state batch invariance.
+    """Refuse what is not a `LogprobBackend`, or does not state batch invariance.
 
     Args:
         allowed: whether the user accepts it without a guarantee.
-
-    Raises:
-        BackendError: it is not a `LogprobBackend`.
-        BackendNotBatchInvariant: it does not state batch invariance, and is not accepted.
     """
     if not isinstance(backend, LogprobBackend):
         raise not_a_backend("the backend", backend)
@@ -209,14 +203,24 @@ class ReplayedBlock:
         A private prompt that makes the backend raise gives a row of NaN for itself alone: an error would
         reveal that it was drawn. A `BackendError` is the server's own failure and ends the demonstration.
         """
+        width = self._backend.vocabulary_size if support is None else len(support)
+        rows = np.full((len(self._prompts), width), np.nan, dtype=np.float32)
         if not self._prompts:  # how a backend treats an empty call must not reveal an empty draw
-            return self._no_answers(support)
+            return rows
         try:
             return self._backend.next_token_logprobs(self._prompts, support)
         except BaseException as error:
             if self._public or isinstance(error, BackendError) or not is_failure(error):
                 raise
-            return self._one_by_one(support)
+        for row, prompt in zip(rows, self._prompts, strict=True):
+            try:
+                answer = self._backend.next_token_logprobs([prompt], support)[0]
+                with np.errstate(all="ignore"):
+                    row[:] = answer
+            except BaseException as error:  # its message may quote the prompt
+                if isinstance(error, BackendError) or not is_failure(error):
+                    raise
+        return rows
 
     def append(self, token: int) -> None:
         """Continue every prompt with a released token."""
@@ -231,43 +235,19 @@ class ReplayedBlock:
         """Drop the prompts."""
         self._prompts = []
 
-    def _no_answers(self, support: Tokens | None) -> Logprobs:
-        width = self._backend.vocabulary_size if support is None else len(support)
-        return np.full((len(self._prompts), width), np.nan, dtype=np.float32)
-
-    def _one_by_one(self, support: Tokens | None) -> Logprobs:
-        rows = self._no_answers(support)
-        for row, prompt in zip(rows, self._prompts, strict=True):
-            try:
-                answer = self._backend.next_token_logprobs([prompt], support)[0]
-                with np.errstate(all="ignore"):
-                    row[:] = answer
-            except BaseException as error:  # its message may quote the prompt
-                if isinstance(error, BackendError) or not is_failure(error):
-                    raise
-        return rows
-
 
 @contextmanager
 def closing_block(
     backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
 ) -> Iterator[PromptBlock]:
-    """Open a block, and close it on exit. Errors reveal nothing of its prompts.
-
-    Raises:
-        BackendError: the backend raised an exception of its own.
-    """
+    """Open a block, and close it on exit. Errors reveal nothing of its prompts."""
     with failing_as_backend(), closing(backend.open_block(prefix, suffixes, tokens, public=public)) as block:
         yield block
 
 
 @contextmanager
 def failing_as_backend() -> Iterator[None]:
-    """Let only this package's errors out of a backend's work.
-
-    Raises:
-        BackendError: the backend raised an exception of its own.
-    """
+    """Let only this package's errors out of a backend's work: any other becomes a `BackendError`."""
     try:
         yield
     except BaseException as error:

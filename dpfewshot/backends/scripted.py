@@ -39,7 +39,7 @@ class Scripted(LogprobBackend):
         self._vocabulary = list(vocabulary)
         self._ids = {text: token for token, text in enumerate(self._vocabulary)}
         longest_first = sorted(filter(None, self._ids), key=len, reverse=True)
-        self._entry = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._entry = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
         self._next_token = next_token
         self.vocabulary_size = len(self._vocabulary)
         self.end_token_ids = frozenset(end_token_ids)
@@ -47,16 +47,7 @@ class Scripted(LogprobBackend):
 
     def tokenize(self, text: str) -> list[int]:
         """Split the text greedily into vocabulary entries; a stretch that matches none becomes the id V."""
-        tokens: list[int] = []
-        position = 0
-        for match in self._entry.finditer(text):
-            if match.start() > position:
-                tokens.append(self.vocabulary_size)
-            tokens.append(self._ids[match.group()])
-            position = match.end()
-        if position < len(text):
-            tokens.append(self.vocabulary_size)
-        return tokens
+        return [self._ids.get(part, self.vocabulary_size) for part in self._entry.split(text) if part]
 
     def detokenize(self, tokens: Tokens) -> str:
         """Join the entries; unknown text becomes the replacement character."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,7 @@ from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.factory import weights_for_worker
 from dpfewshot.backends.llama_cpp.files import shards_of
 from dpfewshot.backends.llama_cpp.library import load_library
-from dpfewshot.backends.llama_cpp.model import CELL_BLOCK, FILE, FILE_TYPES, KVStreams, LlamaModel
+from dpfewshot.backends.llama_cpp.model import CELL_BLOCK, FILE, FILE_TYPES, LlamaModel
 from dpfewshot.backends.machine import Facts, keep_verdict, kept_verdict, usable_memory
 from dpfewshot.backends.streams.threads import lanes_of, side_by_side
 from dpfewshot.errors import BackendError
@@ -61,12 +60,7 @@ def fastest_weights(path: Path, threads: int, facts: Facts) -> str:
 
     The forms are the file's own, and those to which its weights convert almost without loss and within an
     eighth of the machine's memory. The choice is cached for the user, unless a form could not be tried: later
-    loads take the same form.
-
-    Args:
-        path: the GGUF file.
-        threads: worker threads, at least 1.
-        facts: what a verdict depends on beside the threads, as `backend.build_facts` returns it.
+    loads take the same form. `facts` are those of `backend.build_facts`.
     """
     facts = dict(facts) | {"measured": VERSION, "threads": threads, "memory": usable_memory()}
     found = kept_verdict(facts, str)
@@ -105,14 +99,13 @@ def _seconds(model: LlamaModel) -> float:
     """Return the least time in which all lanes evaluate a public prompt, after one evaluation to warm up."""
     prompt = random_tokens("measured", PROMPT_TOKENS, model.vocabulary_size)
     count = lanes_of(model.threads)
+    seconds = []
     with ExitStack() as stack:
         lanes = [stack.enter_context(closing(model.open_streams(1, CELL_BLOCK, count))) for _ in range(count)]
-        return min([_evaluation(lanes, prompt) for _ in range(1 + _ROUNDS)][1:])
-
-
-def _evaluation(lanes: Sequence[KVStreams], prompt: list[int]) -> float:
-    for lane in lanes:
-        lane.rewind(0, 0)
-    started = time.perf_counter()
-    side_by_side(lanes, [prompt] * len(lanes), lambda lane, tokens: lane.extend(0, 0, tokens))
-    return time.perf_counter() - started
+        for _ in range(1 + _ROUNDS):
+            for lane in lanes:
+                lane.rewind(0, 0)
+            started = time.perf_counter()
+            side_by_side(lanes, [prompt] * count, lambda lane, tokens: lane.extend(0, 0, tokens))
+            seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])

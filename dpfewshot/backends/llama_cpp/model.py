@@ -51,25 +51,16 @@ Row: TypeAlias = NDArray[np.float32]
 
 
 class LlamaModel:
-    """A GGUF model in memory.
+    """A GGUF model in memory, a `StreamModel`.
 
     Args:
-        path: the GGUF file.
         threads: worker threads, which lanes share.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
         weights: the form to convert the weights to, see `converted`.
 
     Attributes:
-        library: llama.cpp's functions.
         handle: the `llama_model` pointer; None once closed.
         weight_count: the number of weights.
-        on_gpu: whether some layers are on a GPU.
-        vocabulary_size, end_token_ids, bos, longest, most_streams: see `StreamModel`.
-
-    Raises:
-        MissingExtra: no library of llama.cpp is installed, or not one that converts weights.
-        BackendError: the file does not exist, is not GGUF or holds a model that this backend cannot evaluate;
-            or this build of llama.cpp cannot use a GPU and `gpu_layers` is not 0.
     """
 
     def __init__(self, path: Path, threads: int, gpu_layers: int = 0, weights: str = FILE) -> None:
@@ -181,14 +172,7 @@ def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
     its pages remain mapped.
 
     Args:
-        library: llama.cpp's functions.
-        path: the GGUF file.
         weights: a key of `FILE_TYPES`, or `FILE` for the file itself.
-
-    Raises:
-        MissingExtra: this library cannot convert weights.
-        BackendError: the form is unknown, llama.cpp cannot convert this file, or there is no folder for
-            temporary files.
     """
     if weights == FILE:
         yield path
@@ -283,13 +267,13 @@ class KVStreams:
                 "lower kept_prompts, context_tokens or threads"
             )
         self._memory = library.llama_get_memory(self._context)
-        self._batch = _batch(library, size=max(cells, streams))
+        size = max(cells, streams)
+        self._batch = library.llama_batch_init(size, 0, 1)
+        for index in range(size):
+            self._batch.n_seq_id[index] = 1
 
     def copy(self, source: int, target: int) -> None:
-        """Replace the whole buffer of `target` by a copy of `source`.
-
-        llama.cpp makes the copy at the start of the next decode call.
-        """
+        """Copy a whole stream; llama.cpp does so at the start of the next decode call."""
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
     def rewind(self, stream: int, length: int) -> None:
@@ -361,10 +345,3 @@ def _parameters(library: Library, streams: int, cells: int, threads: int, *, on_
     parameters.offload_kqv = parameters.op_offload = on_gpu
     parameters.no_perf = True
     return parameters
-
-
-def _batch(library: Library, size: int) -> Any:
-    batch = library.llama_batch_init(size, 0, 1)
-    for index in range(size):
-        batch.n_seq_id[index] = 1
-    return batch
