@@ -87,7 +87,7 @@ class Batched(LogprobBackend):
         """Empty keys and values, shape (rows, heads, count, width) each."""
         torch, dtype = self._model.torch, self._model.dtype
         return [
-            tuple(torch.zeros((rows, part.heads, count, part.width), dtype=dtype) for part in layer)
+            tuple(torch.zeros((rows, heads, count, width), dtype=dtype) for heads, width in layer)
             for layer in self._model.layers
         ]
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dpfewshot.backends.conformance import check_block_agreement
 from dpfewshot.backends.machine import digest_of, short_spin
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
-from dpfewshot.backends.text import END_NAMES, messages_of, no_template, template_failed
+from dpfewshot.backends.text import END_NAMES, messages_of, no_template, readable, template_failed
 from dpfewshot.errors import BackendError, MissingExtra
 
 ATTENTIONS = ("eager", "sdpa")
@@ -34,31 +34,16 @@ Write = Callable[[Tensor, Tensor], Tensor]
 """Writes a layer's new keys (or values) into its cells and returns the cells to attend to."""
 
 
-class Part(NamedTuple):
-    """The shape of one token's keys, or of its values, in one layer."""
-
-    heads: int
-    width: int
-
-
 class HuggingFaceModel:
-    """A model in the memory of its device.
-
-    Args:
-        model, device, dtype, attention: see `HuggingFace`.
+    """A `StreamModel` in the memory of its device; the arguments are as of `HuggingFace`.
 
     Attributes:
         torch: the `torch` module.
         network: the `transformers` model.
         device, dtype: PyTorch's own.
-        layers: the shapes of the keys and of the values that each layer caches for a token.
+        layers: heads and width of the keys, and of the values, that each layer caches for a token.
         vocabulary_size: V: the token ids that the tokenizer knows and the model scores. Rows that only pad
             the model's matrices are dropped before probabilities are normalised.
-        end_token_ids, bos, longest, most_streams: see `StreamModel`.
-
-    Raises:
-        MissingExtra: PyTorch or transformers is not installed.
-        BackendError: the model does not exist, or this backend cannot evaluate it.
     """
 
     most_streams: int = sys.maxsize
@@ -83,34 +68,29 @@ class HuggingFaceModel:
         tokens = self._tokenizer.get_vocab()
         rows = self.network.get_output_embeddings().weight.shape[0]
         self.vocabulary_size: int = min(max(tokens.values()) + 1, rows)
-        self.bos = self._leading_token()
+        first = next(iter(self._tokenizer("a")["input_ids"]), None)
+        self.bos: int | None = first if first == self._tokenizer.bos_token_id else None
         self.end_token_ids = self._end_tokens(tokens)
         self.longest = _longest(self.network.config.get_text_config())
         self.layers = self._try_out()
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
-        # A lone surrogate must not raise: whether a call fails must not depend on a record's text.
-        data = text.encode("utf-8", errors="replace").decode()
-        return list(self._encoder.encode(data, add_special_tokens=False).ids)
+        return list(self._encoder.encode(readable(text), add_special_tokens=False).ids)
 
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
-        return str(
-            self._tokenizer.decode(
-                list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
+        plain = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return str(self._tokenizer.decode(list(tokens), **plain))
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the tokenizer's chat template."""
         if not self._tokenizer.chat_template:
             raise no_template()
+        messages = messages_of(contents)
         try:
             return str(
-                self._tokenizer.apply_chat_template(
-                    messages_of(contents), tokenize=False, add_generation_prompt=True
-                )
+                self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             )
         except Exception as error:  # what a template raises is its own
             raise template_failed(str(error)) from error
@@ -176,17 +156,13 @@ class HuggingFaceModel:
         """Free the memory."""
         self.network = None
 
-    def _leading_token(self) -> int | None:
-        first = next(iter(self._tokenizer("a")["input_ids"]), None)
-        return first if first is not None and first == self._tokenizer.bos_token_id else None
-
     def _end_tokens(self, tokens: dict[str, int]) -> frozenset[int]:
         named = self.network.generation_config.eos_token_id
         ends = {self._tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
         ends |= {tokens[text] for text in END_NAMES if text in tokens}
         return frozenset(token for token in ends if token is not None and 0 <= token < self.vocabulary_size)
 
-    def _try_out(self) -> list[tuple[Part, Part]]:
+    def _try_out(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Return the shapes that each layer caches, found by evaluating two public tokens."""
         from transformers import DynamicCache
 
@@ -200,7 +176,7 @@ class HuggingFaceModel:
             raise self._unsuited() from error
         if not parts or any(len(shape) != 4 or shape[2] != 2 for pair in parts for shape in pair):  # noqa: PLR2004
             raise self._unsuited()
-        return [(Part(keys[1], keys[3]), Part(values[1], values[3])) for keys, values in parts]
+        return [((keys[1], keys[3]), (values[1], values[3])) for keys, values in parts]
 
     def _unsuited(self) -> BackendError:
         return BackendError(
@@ -316,10 +292,8 @@ class HuggingFaceStreams:
         try:
             self._layers: list[tuple[Tensor, Tensor]] = [
                 tuple(
-                    torch.zeros(
-                        (streams, part.heads, cells, part.width), dtype=model.dtype, device=model.device
-                    )
-                    for part in layer
+                    torch.zeros((streams, heads, cells, width), dtype=model.dtype, device=model.device)
+                    for heads, width in layer
                 )
                 for layer in model.layers
             ]

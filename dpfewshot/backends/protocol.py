@@ -172,19 +172,15 @@ class PromptBlock(Protocol):
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """Answer for the prompts in their current state; see `LogprobBackend.next_token_logprobs`."""
-        ...
 
     def append(self, token: int) -> None:
         """Continue every prompt with a released token."""
-        ...
 
     def append_each(self, tokens: Tokens) -> None:
         """Continue each prompt with its own token: for public prompts, as when labels are extracted."""
-        ...
 
     def close(self) -> None:
         """Free the block's memory."""
-        ...
 
 
 class ReplayedBlock:

@@ -45,7 +45,11 @@ class Detokenizer(Protocol):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of `tokens`, with `BROKEN` for bytes that are no character."""
-        ...
+
+
+def readable(text: str) -> str:
+    """Return the text without lone surrogates: whether a call fails must not depend on a record's text."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def whole_text(backend: Detokenizer, tokens: Sequence[int]) -> str:
@@ -119,12 +123,7 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
     Args:
         template: a Jinja template, as the model's file holds it; None if it has none.
         contents: of the messages, all of them public.
-        bos: the text of the token that begins a sequence, or empty.
-        eos: the text of the token that ends one, or empty.
-
-    Raises:
-        BackendError: the model has no template, or its template refuses the conversation.
-        MissingExtra: Jinja is not installed.
+        bos, eos: the texts of the tokens that begin and end a sequence, or empty.
     """
     if not template:
         raise no_template()

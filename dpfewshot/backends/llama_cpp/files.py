@@ -107,11 +107,7 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that is not a GGUF file, before llama.cpp sees it.
-
-    Raises:
-        BackendError: names the path and says what to do.
-    """
+    """Refuse a path that is not a GGUF file, before llama.cpp sees it."""
     if path.is_dir():
         raise BackendError(f"model {str(path)!r} is a directory: name the .gguf file in it")
     try:

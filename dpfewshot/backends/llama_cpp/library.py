@@ -198,10 +198,6 @@ def load_library() -> Library:
     """Load llama-cpp-python's library where it is installed, else xllamacpp's; silence llama.cpp's own log.
 
     The log is silenced for the whole process.
-
-    Raises:
-        MissingExtra: neither is installed.
-        BackendError: the shared library does not load, or its structs are not those that are known.
     """
     with short_spin():
         library = _compiled() or _prebuilt()

@@ -14,11 +14,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.llama_cpp.files import check_file
 from dpfewshot.backends.llama_cpp.library import Library, load_library
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns
-from dpfewshot.backends.text import conversation
+from dpfewshot.backends.text import conversation, readable
 from dpfewshot.errors import BackendError, MissingExtra
 
 FILE: Final = "file"
@@ -64,15 +63,13 @@ class LlamaModel:
     """
 
     def __init__(self, path: Path, threads: int, gpu_layers: int = 0, weights: str = FILE) -> None:
-        self.handle: Any = None
-        check_file(path)
         self.library = library = load_library()
         self.path = path
         self.threads = threads
         self.weights = weights
         self.on_gpu = gpu_layers != 0
         with converted(library, path, weights) as file:
-            self.handle = _load(library, file, gpu_layers)
+            self.handle: Any = _load(library, file, gpu_layers)
         self._vocabulary = library.llama_model_get_vocab(self.handle)
         self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
         self.weight_count: int = library.llama_model_n_params(self.handle)
@@ -125,8 +122,7 @@ class LlamaModel:
         return conversation(template and template.decode(errors="replace"), contents, bos=bos, eos=eos)
 
     def _tokens(self, text: str, *, special: bool) -> list[int]:
-        # A lone surrogate must not raise: whether a call fails must not depend on a record's text.
-        data = text.encode("utf-8", errors="replace")
+        data = readable(text).encode()
         count = len(data) + 8
         while True:
             tokens = (ctypes.c_int32 * count)()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import Enum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -55,7 +55,6 @@ class StreamModel(Protocol):
     """A loaded model and its tokenizer; what is not described here is as of `LogprobBackend`.
 
     Attributes:
-        end_token_ids: the tokens with which the model ends a text.
         bos: the beginning-of-sequence token, if the model wants one in front of every prompt.
         longest: the longest prompt that the model attends to, in tokens; None if it does not say.
         most_streams: the most streams that it can open at once.
@@ -74,15 +73,12 @@ class StreamModel(Protocol):
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
         """Return empty streams of at least this many tokens, for one of some lanes."""
-        ...
 
     def log_softmax(self, logits: Logits, columns: Columns) -> NDArray[np.floating]:
         """Return the log-probabilities of some columns, from the logits of one prompt."""
-        ...
 
     def close(self) -> None:
         """Free the memory."""
-        ...
 
 
 Model = TypeVar("Model", bound=StreamModel)
@@ -92,9 +88,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     """A backend over a `StreamModel`: checks prompts, assigns streams, serialises calls, and closes.
 
     Args:
-        context_tokens: the longest prompt, including the tokens that a block adds to it.
-        kept_prompts: how many private prompts of a block keep their streams from token to token.
-        decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
+        context_tokens, kept_prompts, decode_batch: see `LlamaCpp`.
         lanes: how many private prompts of one token are evaluated at the same time, each in a pool of its
             own. With one lane they share the pools of public prompts.
     """
@@ -156,7 +150,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
             return self._model.chat_text(contents).removeprefix(bos)
 
     def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
         with self._guard():
             return self._model.chat_tokens(text)
 
@@ -167,11 +161,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         the model adds no token in front), is longer than `context_tokens`, holds an invalid token id, or has
         logits that are NaN or +inf.
         """
-        block = self.open_block((), prompts, 1)
-        try:
+        with closing(self.open_block((), prompts, 1)) as block:
             return block.next_token_logprobs(support)
-        finally:
-            block.close()
 
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
@@ -195,14 +186,17 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
-        use = Use.PUBLIC if public else Use.WHOLE if tokens == 1 else Use.STEPS
+        if public or (tokens == 1 and self._lanes == 1):
+            use = Use.PUBLIC
+        else:
+            use = Use.WHOLE if tokens == 1 else Use.STEPS
         room = self.context_tokens - len(start) - (tokens - 1)
         turn = self._turns.take() if use is Use.STEPS else None
         try:
             with self._guard():
                 return StreamBlock(
                     self._model,
-                    self._streams(use if use is not Use.WHOLE or self._lanes > 1 else Use.PUBLIC),
+                    self._streams(use),
                     self._guard,
                     prefix=tuple(start),
                     suffixes=[self._usable(suffix, room, bool(start)) for suffix in suffixes],
@@ -271,10 +265,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
 
     def _usable(self, suffix: Tokens, room: int, has_prefix: bool) -> list[int] | None:
         """Return the suffix, or None if its prompt cannot be evaluated: a rule of that prompt alone."""
-        at_least = 0 if has_prefix else 1
-        if at_least <= len(suffix) <= room and self._are_tokens(suffix):
-            return [int(token) for token in suffix]
-        return None
+        fits = len(suffix) <= room and (has_prefix or len(suffix) > 0)
+        return [int(token) for token in suffix] if fits and self._are_tokens(suffix) else None
 
     def _streams(self, use: Use) -> StreamPools:
         """Return the pools of one kind of prompts, made on first use."""
@@ -283,12 +275,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
             if pools is not None:
                 pools.close()
             size = self._decode_batch if use is Use.STEPS else 1
-            kept = {
-                Use.PUBLIC: PUBLIC_PROMPTS,
-                Use.WHOLE: 0,
-                Use.STEPS: -(-self.kept_prompts // max(1, size - 1)),
-            }
             lanes = self._lanes if use is Use.WHOLE else 1
+            kept = {Use.PUBLIC: PUBLIC_PROMPTS, Use.WHOLE: 0, Use.STEPS: self.kept_prompts}[use]
             pools = self._pools[use] = StreamPools(
                 lambda groups: StreamPool(
                     lambda streams: self._model.open_streams(streams, self.context_tokens, lanes),
@@ -297,7 +285,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     filler=self._model.bos or 0,
                     counts=self._counts,
                 ),
-                groups=kept[use],
+                groups=-(-kept // max(1, size - 1)),
                 groups_of_a_pool=groups_within(self._model.most_streams, size),
                 lanes=lanes,
             )
@@ -392,14 +380,13 @@ class StreamBlock:
         self._waves = [PromptBatch(each, None, sequential=sequential) for each in chunks[len(places) :]]
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
-        """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
-
-        Raises:
-            BackendError: the block or the backend is closed, the block has no token left, the support holds
-                an invalid token id, or the evaluation failed.
-        """
+        """Return the log-probabilities of each prompt's next token; see `LogprobBackend`."""
         size = self._model.vocabulary_size
-        columns = support_columns(support, size)
+        columns: Columns = slice(None)
+        if support is not None:
+            columns = np.asarray(support, dtype=np.intp).reshape(-1)
+            if not ((columns >= 0) & (columns < size)).all():
+                raise BackendError(f"a token of the support is not in 0 to {size - 1}")
         answers = np.full((self._rows, size if support is None else len(support)), np.nan, dtype=np.float32)
         with nullcontext() if self._turn is None else self._turn.working(), self._guard():
             self._check()
@@ -428,9 +415,8 @@ class StreamBlock:
             self._check()
             if len(tokens) != self._rows:
                 raise BackendError(f"{len(tokens)} tokens for {self._rows} prompts: give one each")
-            for token in tokens:
-                if not 0 <= token < self._model.vocabulary_size:
-                    raise BackendError(f"token {token} is not in 0 to {self._model.vocabulary_size - 1}")
+            if not all(0 <= token < self._model.vocabulary_size for token in tokens):
+                raise BackendError(f"a token is not in 0 to {self._model.vocabulary_size - 1}")
             self._released.append([int(token) for token in tokens])
 
     def close(self) -> None:
@@ -454,16 +440,6 @@ def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) ->
     # Kernels process rows by fours and eights, and a remainder in other code that rounds differently.
     if decode_batch < 1 or (decode_batch > 1 and decode_batch % 8):
         raise BackendError(f"decode_batch={decode_batch}: 1 or a multiple of 8")
-
-
-def support_columns(support: Tokens | None, vocabulary_size: int) -> Columns:
-    """Return the columns of a support; refuse token ids that are not in 0 to V-1."""
-    if support is None:
-        return slice(None)
-    columns = np.asarray(support, dtype=np.intp).reshape(-1)
-    if columns.size and not (columns.min() >= 0 and columns.max() < vocabulary_size):
-        raise BackendError(f"a token of the support is not in 0 to {vocabulary_size - 1}")
-    return columns
 
 
 def _give_back(pools: StreamPools, places: Sequence[Place], turn: Turn | None) -> None:

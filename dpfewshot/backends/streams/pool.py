@@ -59,29 +59,24 @@ class Streams(Protocol):
 
     def copy(self, source: int, target: int) -> None:
         """Make the stream `target` a complete copy of the stream `source`."""
-        ...
 
     def rewind(self, stream: int, length: int) -> None:
         """Drop the tokens after the first `length` of a stream."""
-        ...
 
     def extend(self, stream: int, start: int, tokens: Tokens) -> Logits:
         """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
 
         `start` is the position of the first token: how many tokens the stream holds. There is at least one.
         """
-        ...
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
         """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
 
         Return the logits of the first `active` ones; the others hold dummies.
         """
-        ...
 
     def close(self) -> None:
         """Free the memory."""
-        ...
 
 
 StreamsOpener: TypeAlias = Callable[[int], Streams]
@@ -92,10 +87,7 @@ StreamGroup: TypeAlias = range
 
 
 class Prefix(NamedTuple):
-    """An evaluated public prefix: the stream that holds it, its tokens, and the logits after it.
-
-    Logits are None behind an empty prefix.
-    """
+    """An evaluated public prefix: its stream, its number of tokens, and the logits after them, if any."""
 
     stream: int
     length: int
@@ -133,13 +125,11 @@ class StreamPool:
     Dummies are copies of one public stream and are rewound after each step.
 
     Args:
-        groups: groups that keep prompts; the pool has one more.
+        groups: groups that keep prompts. One more, the `spare`, is for prompts that are not kept.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
 
     Attributes:
-        groups: the groups that keep prompts.
-        spare: the group for prompts that are not kept.
         capacity: the prompts that a group holds.
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
     """
@@ -176,7 +166,7 @@ class StreamPool:
         """Evaluate `prefix + suffix + released` for each prompt of a batch.
 
         Args:
-            prefix: public token ids that the prompts begin with.
+            prefix: public token ids.
             batch: at most `capacity` prompts, or any number of sequential ones. Each fits a stream.
             released: for each step, the token id that follows each prompt, by row.
 
@@ -293,10 +283,9 @@ class StreamPools:
         open_pool: makes a pool with so many groups that keep prompts.
         groups: the least number of such groups in all.
         groups_of_a_pool: the most in one pool.
-        lanes: how many pools evaluate prompts that have no place.
+        lanes: how many pools evaluate prompts that have no place, in their spare groups at the same time.
 
     Attributes:
-        lanes: the pools whose spare groups evaluate prompts that have no place, at the same time.
         free: the places that no block holds.
     """
 
