@@ -70,10 +70,9 @@ _jitter = secrets.SystemRandom()
 
 
 class Fault(Exception):
-    """A request without an answer.
+    """A request without an answer. Its text says what the server does, and reveals nothing of the request.
 
     Attributes:
-        says: what the server does, in words that reveal nothing of the request.
         delay: seconds that the server asks to wait before a retry.
     """
 
@@ -81,12 +80,11 @@ class Fault(Exception):
 
     def __init__(self, says: str, *, delay: float = 0.0) -> None:
         super().__init__(says)
-        self.says = says
         self.delay = delay
 
     def error(self, server: str) -> BackendError:
         """Return the error for this fault of a public request."""
-        return BackendError(f"{server} {self.says}", retryable=self.retryable)
+        return BackendError(f"{server} {self}", retryable=self.retryable)
 
 
 class Refused(Fault):
@@ -142,11 +140,6 @@ class Gate:
         self._under_way = 0
         self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether the running task was admitted by `alone`."""
-        return _admitted.get() in {_ALONE, _PATIENT}
-
     def together(self, kind: Hashable) -> AbstractAsyncContextManager[None]:
         """Wait for a place among requests of this kind. A task that is admitted already does not wait."""
         return self._admission(_TOGETHER, [self], kind)
@@ -165,6 +158,11 @@ class Gate:
         # All tasks enter the gates in one order, so no two of them wait for each other.
         gates = self._replicas if everywhere else [self]
         return self._admission(_PATIENT if patient else _ALONE, gates, object())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the running task was admitted by `alone`."""
+        return _admitted.get() in {_ALONE, _PATIENT}
 
     @asynccontextmanager
     async def _admission(self, way: str, gates: list[Gate], kind: Hashable) -> AsyncIterator[None]:
@@ -227,17 +225,11 @@ class Client:
         timeout: seconds from a request's first attempt during which it is retried; an attempt is abandoned
             after five times as long. It applies to each request and never to a whole draw: whether a deadline
             is met must not depend on how many prompts were drawn.
-        api_key: sent as a bearer token; None sends none.
-        proxy: the address of an HTTP proxy, with user and password if needed; None connects directly.
-        ca_bundle: a file or folder of PEM certificates to trust in place of certifi's.
+        api_key, proxy, ca_bundle: see `OpenAICompatible`; a proxy's address may hold user and password.
 
     Attributes:
-        root: the same without "/v1".
+        root: `base_url` without "/v1".
         host: the server's host and port, for messages.
-
-    Raises:
-        MissingExtra: httpcore2 is not installed.
-        BackendError: an address, a key or a bundle is unusable. The message quotes no key.
     """
 
     def __init__(
@@ -297,16 +289,12 @@ class Client:
         public: bool = False,
         kind: Hashable = TEXTS,
     ) -> Result:
-        """Send a JSON body, or none, and read the JSON answer.
+        """Send a JSON body, or ask for a page without one, and read the JSON answer; a `Fault` without one.
 
         Args:
-            body: sent as JSON; None asks for a page.
             read: turns the answer into a result, or raises `Malformed`, which is retried like a failure.
             public: whether the request holds nothing private, so that a refusal may be quoted.
             kind: requests of different kinds are never in flight together.
-
-        Raises:
-            Fault: there is no answer.
         """
         send = partial(self._send, url, None if body is None else json.dumps(body).encode())
         async with self.gate.together(kind):

@@ -36,7 +36,7 @@ class Dialect(ABC):
         vocabulary_size: V.
         end_token_ids: the tokens that end a text.
         context_tokens: the longest prompt with the token that follows it; None if the server does not say.
-        bos: the token that the model wants in front of every prompt; None if it wants none.
+        bos: the token that the model wants in front of every prompt; None without one.
         whole: whether the server returns the log-probabilities of the whole vocabulary.
         picks: whether supports are requested by token id: the dialect can, and the server does so correctly.
         slots: how many prompts the server computes at once; None if it does not say.
@@ -85,9 +85,9 @@ class Dialect(ABC):
         Callers ask for each token of the vocabulary in turn.
         """
 
-    @abstractmethod
     async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens."""
+        """Return the text of tokens; only asked where `known_text` does not tell."""
+        raise NotImplementedError
 
     async def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the model's template, if the server gives it; see `LogprobBackend`."""
@@ -167,11 +167,6 @@ def token_ids(answer: Any) -> list[int]:
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         raise Malformed
     return tokens
-
-
-def readable(text: str) -> str:
-    """Return the text without lone surrogates: whether a call fails must not depend on a record's text."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -13,10 +13,9 @@ from dpfewshot.backends.servers.dialect import (
     field,
     gather,
     only,
-    readable,
     token_ids,
 )
-from dpfewshot.backends.text import messages_of, template_failed
+from dpfewshot.backends.text import messages_of, readable, template_failed
 from dpfewshot.errors import BackendError
 
 CERTAIN = 1000.0
@@ -111,10 +110,6 @@ class LlamaServer(Dialect):
     def known_text(self, tokens: Tokens) -> str:
         """Join the tokens' bytes."""
         return b"".join(self._pieces[token] for token in tokens).decode("utf-8", errors="replace")
-
-    async def detokenize(self, tokens: Tokens) -> str:
-        """Return `known_text`: no request is needed."""
-        return self.known_text(tokens)
 
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]

@@ -131,11 +131,7 @@ class OpenAICompatible(LogprobBackend):
         return replicas.run(replicas.first.tokenize(text))
 
     def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of `tokens`.
-
-        Raises:
-            BackendError: a token id is not in 0 to V-1, or the server fails.
-        """
+        """Return the text of `tokens`."""
         self._check_tokens(tokens)
         replicas, ids = self._here(), [int(token) for token in tokens]
         dialect = replicas.first.dialect
@@ -143,16 +139,12 @@ class OpenAICompatible(LogprobBackend):
         return replicas.run(dialect.detokenize(ids)) if known is None else known
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.
-
-        Raises:
-            BackendError: the server is not llama-server, or its model has no template that can be used.
-        """
+        """Return a conversation in llama-server's template; see `LogprobBackend.chat_text`."""
         replicas = self._here()
         return replicas.run(replicas.first.dialect.chat_text(contents))
 
     def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text: special tokens are parsed, and nothing is added."""
+        """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
         replicas = self._here()
         return replicas.run(replicas.first.dialect.chat_tokens(text))
 
@@ -198,12 +190,7 @@ class OpenAICompatible(LogprobBackend):
         return self._replicas
 
     def _connect(self) -> None:
-        """Connect and verify; other threads see the connections only afterwards.
-
-        Raises:
-            BackendNotBatchInvariant: the server was batch-invariant for the parent and no longer is.
-            BackendError: the server does not answer, or this backend was closed meanwhile.
-        """
+        """Connect and verify; other threads see the connections only afterwards."""
         replicas = self._replicas_of_a_process()
         disconnect = weakref.finalize(self, replicas.close)
         with ExitStack() as on_failure:

@@ -64,10 +64,6 @@ def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> boo
 
     Only a crowd shows the fault: a vLLM gave three prompts the same bits alone and together, but not 10 of 12
     prompts (docs/decisions/servers.md). Sets whether the server picks token ids correctly.
-
-    Raises:
-        BackendError: the log-probabilities are not the model's own: they do not sum to 1, or sampling
-            settings change them. Or a prompt that fits in the context has no answer.
     """
     dialect = server.dialect
 

@@ -51,16 +51,11 @@ class Replicas:
 
     Args:
         base_urls: the addresses, at least one, each once.
-        model, dialect, allow_truncated: see `Server`.
-        concurrency: the most requests in flight to each replica.
         options: of each `Client`.
 
     Attributes:
         servers: the replicas, in the order of their addresses. The first tokenises, and the others are
             compared with it.
-
-    Raises:
-        BackendError: an address is invalid, or is given twice.
     """
 
     def __init__(
@@ -197,8 +192,7 @@ class PrivateLoop:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it.
 
-        Raises:
-            CancelledError: it is closed, or was meanwhile.
+        `CancelledError` if the loop is closed, or was meanwhile.
         """
         with self._gate:
             if self._closing:  # nobody would end it

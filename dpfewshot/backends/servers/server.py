@@ -56,7 +56,7 @@ class Server:
 
     Args:
         dialect: the dialect's name, or "auto".
-        allow_truncated: whether a few log-probabilities per prompt are enough.
+        allow_truncated: see `Dialect`.
 
     Attributes:
         dialect: the connected dialect.
@@ -181,11 +181,7 @@ class Server:
         support: Tokens | None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[Logprobs]:
-        """Send one request for up to `prompts_per_request` prompts, with these sampling settings.
-
-        Raises:
-            Fault: there is no answer, or it names another model.
-        """
+        """Send one request for up to `prompts_per_request` prompts; another model's answer is a `Fault`."""
         dialect = self.dialect
         url, body = dialect.request(prompts, support, settings)
 
@@ -203,12 +199,9 @@ class Server:
         return self.dialect.vocabulary_size if support is None else len(support)
 
     async def look_at_canary(self, support: Tokens | None = None, seconds: float = 0.0) -> None:
-        """Ask the canary unless its answer is newer than `seconds`, and compare.
+        """Ask the canary unless its answer is newer than `seconds`, and refuse a different one than before.
 
         The request is of the kind that this support needs: requests of two kinds are never mixed.
-
-        Raises:
-            BackendError: the canary gets no answer, or a different one than before.
         """
         kind, name = self.dialect.kind_of(support), f"{self.dialect.name} at {self.client.host}"
         if self._is_fresh(kind, seconds):
@@ -240,10 +233,8 @@ class Server:
     async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text; see `Dialect.tokenize`.
 
-        A text without an answer is sent again alone. It is at fault if a public text gets an answer.
-
-        Raises:
-            BackendError: retryable if the server is gone, not retryable if the text is at fault.
+        A text without an answer is sent again alone. It is at fault if a public text gets an answer; if none
+        does, the server is gone, and the error is retryable.
         """
         with suppress(Fault):
             return await self.dialect.tokenize(text)

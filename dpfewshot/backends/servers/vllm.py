@@ -21,10 +21,9 @@ from dpfewshot.backends.servers.dialect import (
     field,
     gather,
     only,
-    readable,
     token_ids,
 )
-from dpfewshot.backends.text import END_NAMES
+from dpfewshot.backends.text import END_NAMES, readable
 from dpfewshot.errors import BackendError
 
 MOST_IDS = 128
@@ -169,11 +168,7 @@ class VLLM(Dialect):
         self.context_tokens = cards[self.model].get("max_model_len")
 
     async def _connect_tokenizer(self) -> None:
-        """Find the tokens that end a text, and the one that begins it.
-
-        Raises:
-            BackendError: the server has no such pages, or parses special tokens out of texts nevertheless.
-        """
+        """Find the tokens that end a text, and the one that begins it."""
         server = f"the server at {self.client.host}"
         try:
             parsed = [await self._tokens_of(name, add_special_tokens=False) for name in END_NAMES]
