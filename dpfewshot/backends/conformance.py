@@ -81,8 +81,6 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: the check's name.
-        passed: whether the backend passes.
         detail: what was compared, and by how much it differed.
         about_invariance: whether a failure means that answers depend on other prompts.
     """
@@ -94,12 +92,7 @@ class Finding:
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise an error for failed findings.
-
-    Raises:
-        BackendNotBatchInvariant: answers depend on other prompts.
-        BackendError: the backend violates `LogprobBackend` in another way.
-    """
+    """Raise for failed findings: `BackendNotBatchInvariant` if they are about that, else `BackendError`."""
     failed = [finding for finding in findings if not finding.passed]
     if not failed:
         return

@@ -32,12 +32,7 @@ _START, _BEHIND_SPACE = 1, 2
 
 
 class Step(NamedTuple):
-    """The tokens that keep a match possible, and where they lead.
-
-    Attributes:
-        tokens: ascending ids, shape (n,).
-        states: the state after each and after what is forced then, shape (n,).
-    """
+    """The tokens that keep a match possible, ascending, and the state after each and what is forced then."""
 
     tokens: NDArray[np.int64]
     states: NDArray[np.int32]
@@ -61,18 +56,18 @@ class TokenAutomaton:
 
     def __init__(self, schema: str, backend: LogprobBackend, ends: frozenset[int]) -> None:
         self.ends = np.array(sorted(end for end in ends if end < backend.vocabulary_size), dtype=np.int64)
-        usable = [
-            (token, text.encode())
+        self._texts = {
+            token: text.encode()
             for token, text in enumerate(_texts(backend))
             if text and token not in ends and BROKEN not in text and len(text.encode()) <= _LONGEST
-        ]
-        self._texts = dict(usable)
-        spaces = any(text.startswith(b" ") for _, text in usable)
+        }
+        texts = [*self._texts.values()]
+        spaces = any(text.startswith(b" ") for text in texts)
         self._automaton, self._spaced = _with_start(automaton(schema), spaces=spaces)
-        self._tokens = np.array([token for token, _ in usable], dtype=np.int64)
-        self._lengths = np.array([len(text) for _, text in usable], dtype=np.int64)
-        letters = b"".join(text.ljust(_LONGEST, b"\0") for _, text in usable)
-        self._letters = np.frombuffer(letters, dtype=np.uint8).reshape(-1, _LONGEST).T.copy()
+        self._tokens = np.array([*self._texts], dtype=np.int64)
+        self._lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        padded = np.array(texts, dtype=f"S{_LONGEST}")
+        self._letters = padded.view(np.uint8).reshape(-1, _LONGEST).T.copy()
         forced = ForcedTexts(self._automaton)
         self._forced = {_START: forced.after(_START)}
         self.start = self._forced[_START][1]
