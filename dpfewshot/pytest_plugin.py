@@ -72,7 +72,6 @@ class _Backend:
         self._made: tuple[LogprobBackend, Samples] | None = None
 
     def run(self, check: str) -> Finding:
-        """Run a check on the backend."""
         from dpfewshot.backends import backend_from
         from dpfewshot.backends.conformance import CLOSING, Samples, run_check
 
@@ -85,7 +84,5 @@ class _Backend:
         return finding
 
     def close(self) -> None:
-        """Close the backend."""
         if self._made is not None:
             self._made[0].close()
-        self._made = None

@@ -58,12 +58,19 @@ class HuggingFaceModel:
         if attention not in ATTENTIONS:
             raise BackendError(f"unknown attention {attention!r}; choose {', '.join(ATTENTIONS)}")
         source = _source(self.name)
-        with _loading(self.name):
+        try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
             self.network = transformers.AutoModelForCausalLM.from_pretrained(
                 **source, dtype=self.dtype, attn_implementation=attention
             )
             self.network.eval().requires_grad_(False).to(self.device)
+        except ImportError as error:
+            raise MissingExtra("HuggingFace", "huggingface") from error
+        except Exception as error:
+            raise BackendError(
+                f"transformers cannot load the model {self.name!r}: name a causal language model by folder, "
+                f"GGUF file or hub name; transformers says: {str(error).partition(chr(10))[0]}"
+            ) from error
         self._encoder = _plain_encoder(self._tokenizer, self.name)
         tokens = self._tokenizer.get_vocab()
         rows = self.network.get_output_embeddings().weight.shape[0]
@@ -121,17 +128,13 @@ class HuggingFaceModel:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Compute without gradients and without TF32, and withhold PyTorch's messages.
-
-        Raises:
-            BackendError: PyTorch failed. Its own message may reveal a prompt's length.
-        """
+        """Compute without gradients and without TF32, and withhold what PyTorch says."""
         before = self.torch.get_float32_matmul_precision()
         self.torch.set_float32_matmul_precision("highest")  # TF32 keeps ten bits of each factor
         try:
             with self.torch.inference_mode():
                 yield
-        except Exception:  # noqa: BLE001 - see above
+        except Exception:  # noqa: BLE001 - its message may reveal a prompt's length
             raise BackendError(
                 f"PyTorch failed on {self.device}, often for lack of memory: the caches are lost, try again",
                 retryable=True,
@@ -222,20 +225,6 @@ def _source(name: str) -> dict[str, str]:
     if not path.exists() and (path.suffix == ".gguf" or path.is_absolute() or name.startswith(".")):
         raise BackendError(f"model {name!r} does not exist: check the path")
     return {"pretrained_model_name_or_path": name}
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Turn the libraries' errors into ours that name the model."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingExtra("HuggingFace", "huggingface") from error
-    except Exception as error:
-        raise BackendError(
-            f"transformers cannot load the model {name!r}: name a causal language model by folder, GGUF file "
-            f"or hub name; transformers says: {str(error).partition(chr(10))[0]}"
-        ) from error
 
 
 def _plain_encoder(tokenizer: Any, name: str) -> Any:

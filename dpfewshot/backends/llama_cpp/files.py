@@ -65,10 +65,6 @@ def local_file(model: str | os.PathLike[str]) -> Path:
     "ollama:NAME" is the file that Ollama has fetched, under its name there: "qwen2.5:1.5b",
     "someone/model:tag". It needs no running server, and is looked for in the folder of the environment
     variable OLLAMA_MODELS, or else in Ollama's usual ones.
-
-    Raises:
-        MissingExtra: it is a name on the hub, and `huggingface_hub` is not installed.
-        BackendError: the hub has no such file, or cannot be reached; or it was not fetched, or not by Ollama.
     """
     if model in DOWNLOADS and not Path(model).exists():
         if (fetched := downloaded(str(model))) is None:

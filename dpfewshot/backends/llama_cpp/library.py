@@ -269,10 +269,7 @@ def _function(shared: ctypes.CDLL, name: str, returned: Any, *arguments: Any) ->
 
 def _fits(shared: ctypes.CDLL) -> bool:
     """Return whether all functions are there, and structs come back as they are laid out here."""
-    try:
-        for name in FUNCTIONS:
-            shared[name]
-    except AttributeError:
+    if not all(hasattr(shared, name) for name in FUNCTIONS):
         return False
     batch = _function(shared, "llama_batch_init", *FUNCTIONS["llama_batch_init"])(1, 0, 1)
     allocated = [bool(getattr(batch, name)) for name, _ in _Batch._fields_]

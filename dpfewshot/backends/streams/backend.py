@@ -173,9 +173,6 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         private one of several tokens waits until those that other threads opened or asked for before it are
         closed, or not asked for `threads.PATIENCE`. In a public block of one token, a prompt that begins with
         the whole of an earlier one continues it.
-
-        Raises:
-            BackendError: `tokens` is below 1, or the prefix leaves no room for a prompt.
         """
         with self._guard():
             start = prefix if self._model.bos is None else (self._model.bos, *prefix)
