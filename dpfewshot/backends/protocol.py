@@ -62,7 +62,7 @@ class LogprobBackend(ABC):
 
     @abstractmethod
     def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of `tokens`."""
+        """Return the text of `tokens`, with U+FFFD for bytes that are no character."""
 
     @abstractmethod
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:

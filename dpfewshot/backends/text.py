@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, MissingExtra
@@ -40,24 +40,17 @@ _LONGEST_REASON: Final = 200
 # ---- characters ------------------------------------------------------------------------------------------
 
 
-class Detokenizer(Protocol):
-    """The part of a backend that reading tokens needs."""
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of `tokens`, with `BROKEN` for bytes that are no character."""
-
-
 def readable(text: str) -> str:
     """Return the text without lone surrogates: whether a call fails must not depend on a record's text."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def whole_text(backend: Detokenizer, tokens: Sequence[int]) -> str:
+def whole_text(backend: LogprobBackend, tokens: Sequence[int]) -> str:
     """Return the text of tokens, without the characters that they hold only in part."""
     return backend.detokenize(tokens).replace(BROKEN, "")
 
 
-def first_tokens(backend: Detokenizer, tokens: Sequence[int], count: int) -> list[int]:
+def first_tokens(backend: LogprobBackend, tokens: Sequence[int], count: int) -> list[int]:
     """Return the first `count` tokens of a text, without those of a character that ends after them."""
     kept = list(tokens[:count])
     while len(kept) < len(tokens) and _ends_within_a_character(backend, kept, tokens):
@@ -65,7 +58,7 @@ def first_tokens(backend: Detokenizer, tokens: Sequence[int], count: int) -> lis
     return kept
 
 
-def _ends_within_a_character(backend: Detokenizer, kept: Sequence[int], tokens: Sequence[int]) -> bool:
+def _ends_within_a_character(backend: LogprobBackend, kept: Sequence[int], tokens: Sequence[int]) -> bool:
     # The last token alone answers for most cuts, without the rest of the text.
     if not backend.detokenize(kept[-1:]).endswith(BROKEN):
         return False
