@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpfewshot.backends.conformance import SAMPLE_PREFIX
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.servers.probe import verify as verify_all
 from dpfewshot.backends.servers.replicas import Replicas
@@ -195,7 +194,7 @@ class OpenAICompatible(LogprobBackend):
         disconnect = weakref.finalize(self, replicas.close)
         with ExitStack() as on_failure:
             on_failure.callback(disconnect)
-            replicas.open(SAMPLE_PREFIX)
+            replicas.open()
             self._varying = verify_all(replicas) if self._verify else []
             self.batch_invariant = self._verify and not self._varying
             if self._must_be_invariant and self._varying:

@@ -92,11 +92,11 @@ class Replicas:
         """The hosts, for messages."""
         return ", ".join(server.client.host for server in self.servers)
 
-    def open(self, canary: str) -> None:
-        """Connect to all, with a public text as the canary; refuse one that differs from the first."""
+    def open(self) -> None:
+        """Connect to all, and refuse one that differs from the first."""
         for server in self.servers:  # one by one: replicas may share a machine
             with self.naming(server):
-                self.run(server.open(canary), server)
+                self.run(server.open(), server)
             self._loop.silence()  # the first request imports further parts of the client
             expected = self.first.facts()
             for name, value in server.facts().items():

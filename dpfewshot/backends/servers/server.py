@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from dpfewshot.backends.conformance import SAMPLE_PREFIX
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import Client, Fault, Overloaded, Refused
 from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
@@ -100,16 +101,15 @@ class Server:
 
     # ---- connecting --------------------------------------------------------------------------------------
 
-    async def open(self, canary: str) -> None:
-        """Find the dialect, connect, and use a public text as the canary."""
+    async def open(self) -> None:
+        """Find the dialect, and connect."""
         kind = DIALECTS.get(self._dialect_name) or await self._detected()
         self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
         self.dialect.check_numbers()
         if self.dialect.slots is not None:  # a queue at the server would use up requests' time
             self.client.gate.limit = min(self.client.gate.limit, self.dialect.slots)
-        self._public_text = canary
-        self._canary = await self.dialect.tokenize(canary)
+        self._canary = await self.dialect.tokenize(SAMPLE_PREFIX)
         await self.look_at_canary()
 
     async def _detected(self) -> type[Dialect]:
@@ -252,7 +252,7 @@ class Server:
         """Tokenise a public text, once the server has finished abandoned requests."""
         try:
             async with self.client.gate.alone(everywhere=True, patient=True):
-                await self.dialect.tokenize(self._public_text)
+                await self.dialect.tokenize(SAMPLE_PREFIX)
         except Fault as fault:
             # retryable whatever the fault: no private text caused it
             raise BackendError(str(fault.error(self.name)), retryable=True) from None
