@@ -91,7 +91,7 @@ class Prefix(NamedTuple):
 
     stream: int
     length: int
-    logits: Logits | None
+    logits: Logits
 
 
 @dataclass
@@ -208,8 +208,7 @@ class StreamPool:
         self._streams.copy(start.stream, stream)
         for row, suffix in batch.prompts:
             if not suffix:
-                if start.logits is not None:
-                    yield row, start.logits
+                yield row, start.logits
                 continue
             if len(suffix) <= len(shared) or tuple(suffix[: len(shared)]) != shared:
                 shared = ()
@@ -222,10 +221,7 @@ class StreamPool:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
         for stream, (row, suffix) in zip(group, batch.prompts, strict=False):
             self._streams.copy(start.stream, stream)
-            if suffix:
-                yield row, self._extend(stream, start.length, suffix)
-            elif start.logits is not None:
-                yield row, start.logits
+            yield row, self._extend(stream, start.length, suffix) if suffix else start.logits
         batch.evaluated = 0
 
     def _extend(self, stream: int, start: int, tokens: Tokens) -> Logits:

@@ -45,22 +45,19 @@ def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[L
     waiting = deque(items)
     failures: list[BaseException] = []
 
-    def serve(lane: Lane) -> None:
+    def serve(lane: Lane, ended: threading.Event) -> None:
         with _kept(failures, waiting):
             for item in _drained(waiting):
                 work(lane, item)
-
-    def serve_beside(lane: Lane, ended: threading.Event) -> None:
-        serve(lane)
         ended.set()
 
     ends: list[threading.Event] = []
     with _kept(failures, waiting), suppress(RuntimeError):  # no thread is left: fewer lanes do the work
         for lane in lanes[1 : len(waiting)]:
             ended = threading.Event()
-            threading.Thread(target=serve_beside, args=(lane, ended), daemon=True).start()
+            threading.Thread(target=serve, args=(lane, ended), daemon=True).start()
             ends.append(ended)
-    serve(lanes[0])
+    serve(lanes[0], threading.Event())
     for ended in ends:
         while not ended.is_set():  # an interrupted Thread.join takes the thread for ended
             with _kept(failures, waiting):
