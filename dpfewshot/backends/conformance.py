@@ -539,9 +539,6 @@ def examine(
     Args:
         samples: public prompts; None for the built-in ones.
         closing: whether to close the backend at the end, and check that it then refuses prompts.
-
-    Yields:
-        One finding per check.
     """
     if samples is None:
         try:

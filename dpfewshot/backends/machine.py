@@ -83,11 +83,7 @@ def short_spin() -> Iterator[None]:
 
 
 def user_folder() -> Path:
-    """Return the user's folder for what can be found out or fetched again.
-
-    Raises:
-        RuntimeError: the user has no home directory.
-    """
+    """Return the user's folder for what can be found out or fetched again; `RuntimeError` without a home."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():  # the XDG Base Directory Specification ignores relative paths
         cache = Path.home() / ".cache"
@@ -157,6 +153,6 @@ def _digest_of(path: Path) -> str:
 
 
 def _file(facts: Facts) -> Path:
-    """Return the file of a verdict on these facts; `RuntimeError` if the user has no home directory."""
+    """Return the file of a verdict on these facts; `RuntimeError` without a home."""
     name = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
     return user_folder() / "verdicts" / f"{name}.json"

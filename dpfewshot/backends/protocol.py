@@ -145,11 +145,7 @@ def states_invariance(backend: LogprobBackend) -> bool:
 
 
 def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
-    """Refuse what is not a `LogprobBackend`, or does not state batch invariance.
-
-    Args:
-        allowed: whether the user accepts it without a guarantee.
-    """
+    """Refuse what is no `LogprobBackend`, or does not state batch invariance, unless that is `allowed`."""
     if not isinstance(backend, LogprobBackend):
         raise not_a_backend("the backend", backend)
     if not states_invariance(backend) and not allowed:

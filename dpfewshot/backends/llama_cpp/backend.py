@@ -80,7 +80,6 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             llama-cpp-python converts: with xllamacpp, "auto" is "file".
 
     Attributes:
-        weights: the form of the weights.
         model_identity: "sha256:" and the SHA-256 of the GGUF file; of a model in several, that of theirs.
         tokenizer_identity: "sha256:" and the SHA-256 of the vocabulary (`LlamaModel.vocabulary_hash`).
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the

@@ -195,10 +195,7 @@ class Library(SimpleNamespace):
 
 @cache
 def load_library() -> Library:
-    """Load llama-cpp-python's library where it is installed, else xllamacpp's; silence llama.cpp's own log.
-
-    The log is silenced for the whole process.
-    """
+    """Load llama-cpp-python's library where it is installed, else xllamacpp's; silence its log for good."""
     with short_spin():
         library = _compiled() or _prebuilt()
     library.llama_log_set(_drop_message, None)

@@ -162,13 +162,10 @@ class LlamaModel:
 
 @contextmanager
 def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
-    """Yield a temporary GGUF file of the same model with its weights converted.
+    """Yield a temporary GGUF file of the same model with its weights converted; for `FILE`, the file itself.
 
     The file is gone on exit, and on Linux if the process is killed, too. A model loaded from it stays usable:
     its pages remain mapped.
-
-    Args:
-        weights: a key of `FILE_TYPES`, or `FILE` for the file itself.
     """
     if weights == FILE:
         yield path

@@ -402,14 +402,11 @@ def _proxy(url: str, context: ssl.SSLContext | None) -> httpcore2.Proxy:
 
 
 def _trusting(ca_bundle: str | None) -> ssl.SSLContext:
-    """Return a context that checks names and certificates, without the environment's settings.
-
-    `ssl.create_default_context` would read them.
-    """
+    """Return a context that checks names and certificates, without the environment's settings."""
     import certifi
 
     path = Path(certifi.where() if ca_bundle is None else ca_bundle)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # `create_default_context` would read the environment
     try:
         if path.is_dir():
             context.load_verify_locations(capath=path)

@@ -190,10 +190,7 @@ class PrivateLoop:
         self._gate = threading.RLock()  # held to look at `_closing`, and to submit work meanwhile
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine and wait for its result; an interrupt of the waiting thread cancels it.
-
-        `CancelledError` if the loop is closed, or was meanwhile.
-        """
+        """Run a coroutine and wait for its result; an interrupt or `close` cancels it."""
         with self._gate:
             if self._closing:  # nobody would end it
                 work.close()

@@ -304,10 +304,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         return self._check_steps(released=1).passed and whole.passed
 
     def _check_steps(self, released: int = STEPS) -> conformance.Finding:
-        """Compare the bits of prompts that fill one step with their bits in other streams and among others.
-
-        The steps use the streams and dummies of a generation.
-        """
+        """Compare prompts' bits in a step of a generation, which they fill, with those in other streams."""
         prefix, suffixes, tokens = self._prompts_of_steps()
         return conformance.check_block_invariance(self, prefix, suffixes, tokens[:released], support=())
 

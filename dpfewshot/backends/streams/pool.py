@@ -163,15 +163,13 @@ class StreamPool:
     def evaluate(
         self, prefix: tuple[int, ...], batch: PromptBatch, released: Sequence[Sequence[int]]
     ) -> Iterator[tuple[int, Logits]]:
-        """Evaluate `prefix + suffix + released` for each prompt of a batch.
+        """Yield the row and logits of `prefix + suffix + released` for each prompt of a batch.
+
+        Read the logits before asking for the next.
 
         Args:
-            prefix: public token ids.
             batch: at most `capacity` prompts, or any number of sequential ones. Each fits a stream.
             released: for each step, the token id that follows each prompt, by row.
-
-        Yields:
-            Each prompt's row and logits. Read the logits before asking for the next.
         """
         group = batch.group or self.spare
         if batch.sequential:

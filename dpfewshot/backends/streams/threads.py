@@ -37,10 +37,6 @@ def side_by_side(lanes: Sequence[Lane], items: Iterable[Item], work: Callable[[L
     or an interrupt, lanes finish their items and take no others; then the first exception is raised. An
     interrupt while a thread starts may leave its lane at work on one item more: whoever uses a lane again or
     frees it holds the lane's own lock (`StreamPool.in_use`).
-
-    Args:
-        lanes: at least one. A lane works on one item at a time.
-        work: called from several threads at once, each with a lane of its own.
     """
     waiting = deque(items)
     failures: list[BaseException] = []
@@ -139,11 +135,7 @@ class Turns:
         self._lock = threading.RLock()  # a finalizer may run while its own thread holds it
 
     def take(self) -> Turn | None:
-        """Wait for the turn.
-
-        Returns:
-            The turn; None if this thread holds it with another block, for which it would wait in vain.
-        """
+        """Wait for the turn; None if this thread holds it with another block: it would wait in vain."""
         turn = Turn(self)
         with self._lock:
             if self._holder is not None and self._holder.thread == turn.thread:
