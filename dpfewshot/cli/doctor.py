@@ -189,7 +189,7 @@ KEPT_FOR: Final = 45
 """M of the draws that the demo's backend keeps: a quarter of the memory of the default."""
 
 MAX_TOKENS: Final = 24
-PROMPT_TOKENS: Final = 4_000
+PROMPT_TOKENS: Final = 3_400
 """Of a demonstration: two cores finish five demonstrations in a minute."""
 
 NEXT_STEPS: Final = """
