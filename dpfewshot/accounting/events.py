@@ -30,6 +30,9 @@ LEAST_NOISE: Final = 2.0**-6
 MOST_NOISE: Final = 2.0**20
 """Noise multipliers of one draw for which the tests check ε against independent calculations."""
 
+MOST_QUERIES: Final = 10**6
+"""The most queries of a product, whose noises are added up one by one."""
+
 LARGEST_COST: Final = 1e6
 """Largest ε₀ of one pure-DP step, in nats, for which the tests check ε."""
 
@@ -153,6 +156,8 @@ class PoissonProduct:
             raise InvalidPlan(
                 "the queries of a product have sampling_rate 1: its own rate samples them together"
             )
+        if sum(each.steps for each in self.queries) > MOST_QUERIES:
+            raise InvalidPlan(f"a product has at most {MOST_QUERIES:,} queries on a draw")
         pure = [each.steps * each.epsilon for each in self.merged if not isinstance(each, PoissonGaussian)]
         if pure:
             _check_cost(sum(pure), LARGEST_COST)

@@ -280,6 +280,10 @@ def _described(
     `error` makes an error of a message and the key that it is about.
     """
     words = {key: _words(value) for key, value in values.items()}
+    repeated = {one.name for one in _everything.params if one.multiple}
+    for key, value in values.items():
+        if isinstance(value, (list, dict)) and key not in repeated:
+            raise error("must be a single value", key)
     try:
         with _everything.make_context("", [], default_map=_default_map(_everything, words, {})) as context:
             project: Project = _everything.invoke(context)

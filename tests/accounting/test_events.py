@@ -81,6 +81,7 @@ def test_a_whole_number_becomes_an_integer(event: Event) -> None:
         (lambda: PoissonProduct(0.1, (None,), 1), "a product needs"),
         (lambda: PoissonProduct(0.1, (), 1), "a product needs"),
         (lambda: PoissonProduct(0.1, (Composition((ONE,)),), 1), "a product needs"),
+        (lambda: PoissonProduct(0.1, (PoissonGaussian(1.0, 1.0, 10**12),), 1), "at most 1,000,000 queries"),
         (lambda: PoissonProduct(0.0, (ONE,), 1), "sampling_rate"),
         (lambda: PoissonProduct(0.1, (ONE,), 0), "steps"),
         (lambda: PoissonProduct(0.1, (PoissonGaussian(0.5, 1.0, 1),), 1), "sampling_rate 1"),

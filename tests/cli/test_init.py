@@ -757,6 +757,8 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
         ("shots", "shots = 1.5", "'shots': '1.5' is not a valid integer"),
         ("shots", "shots = true", "'shots': 'True' is not a valid integer"),
+        ("shots", "shots = [1]", "'shots': must be a single value"),
+        ("create", "create = {a = 1}", "'create': must be a single value"),
         ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
         ("account", "account = 5", "'account': must be a string"),

@@ -140,6 +140,16 @@ def test_a_plan_that_states_less_than_its_draws_cost_is_refused(
         read_plan(path)
 
 
+@pytest.mark.parametrize("sigma", [0, 1e-320])
+def test_a_noise_multiplier_that_no_plan_has_is_refused(tmp_path: Path, sigma: float) -> None:
+    document, path = plan_document() | {"mechanism": "invisible-ink"}, tmp_path / "plan.json"
+    for part in document["parts"]:
+        part["noise_multiplier"] = sigma
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InvalidReport, match="less than its draws cost"):
+        read_plan(path)
+
+
 def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
     made = Choice.from_dict(choice())
     alone = select(Sources(choice=made), confidential=False)
