@@ -85,7 +85,7 @@ _RENAMED: Final[Mapping[str, str]] = {"shots_per_label": "shots", "label": "labe
 """Arguments whose option has another name. `label=` names a column wherever a message has it."""
 
 _ARGUMENT: Final = re.compile(
-    r"(?<![\w'\"/.-])(?P<name>[a-z]+(?:_[a-z]+)*)"
+    r"(?<!--set )(?<![\w'\"/.-])(?P<name>[a-z]+(?:_[a-z]+)*)"
     r"(?P<given>=(?P<value>'[^']*'|\"[^\"]*\"|[\w+-]+(?:\.\w+)*)?)?(?![\w'\"/(])"
 )
 """A word, or an argument with or without its value: `max_tokens`, `text=`, `unit='customer'`."""

@@ -114,6 +114,7 @@ def test_an_arguments_value_follows_its_option(value: str, written: str) -> None
 def test_a_key_with_a_value_becomes_a_line() -> None:
     command = click.Command("any", params=[Key(["top_k"])])
     assert in_options("give top_k=5, top_k=None or top_k", command) == "give --set top_k=5, no top_k or top_k"
+    assert in_options("--set max_tokens: a number", command) == "--set max_tokens: a number"
 
 
 @given(st.lists(st.lists(st.text("ab 1\n", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4))
