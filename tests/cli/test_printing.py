@@ -90,6 +90,7 @@ def test_what_has_no_option_and_what_is_quoted_stays_as_it_is() -> None:
     for message in (
         "epsilon=4, delta=1e-05 remain",
         "there is no column 'max_tokens'",
+        "--set max_tokens: must be a single value",
         "/home/me/max_tokens=3.csv: no such file",
         "executor= is of type int",
         "the population decides the relation",
@@ -114,7 +115,6 @@ def test_an_arguments_value_follows_its_option(value: str, written: str) -> None
 def test_a_key_with_a_value_becomes_a_line() -> None:
     command = click.Command("any", params=[Key(["top_k"])])
     assert in_options("give top_k=5, top_k=None or top_k", command) == "give --set top_k=5, no top_k or top_k"
-    assert in_options("--set max_tokens: a number", command) == "--set max_tokens: a number"
 
 
 @given(st.lists(st.lists(st.text("ab 1\n", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4))
