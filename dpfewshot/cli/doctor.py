@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from dpfewshot.cli.printing import json_option, quiet_option, stages
 from dpfewshot.cli.project import Project, takes
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import INSTALL, DPFewShotError
-from dpfewshot.values import PrivacyBudget, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacyBudget, delta_text, epsilon_text
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
@@ -232,10 +232,19 @@ def demo(*, project: Project, as_json: bool) -> None:
         return
     click.echo(
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
-        f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s (the labels' tickets "
-        "are disjoint, so the largest cost counts)\n"
+        f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
+        f"{_secrets_in(demonstrations)}\n"
         f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS}"
     )
+
+
+def _secrets_in(demonstrations: Iterable[Demonstration]) -> str:
+    """How many order numbers and addresses the texts repeat: the tickets are made up, so anybody may know."""
+    from dpfewshot.sample_data import secrets, support_tickets
+
+    texts = " ".join(one.text for one in demonstrations)
+    found = sum(secret in texts for secret in secrets(support_tickets()))
+    return f"{found or 'None'} of the tickets' order numbers and e-mail addresses is in them"
 
 
 def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthesizer:

@@ -153,13 +153,17 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _warn_of_columns(given, records)
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
-    question = f'What is a text? Say it with "a" or "an": {sent}'
+    question = f'What is a text? With "a" or "an", for example "{sent}"'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
-    question = f"Epsilon: how much all texts together may tell of one {noun}; less protects more"
+    odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
+    question = (
+        f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
+        f"that a given one is there becomes at most {odds} sure"
+    )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
     question = f"Model: a GGUF file, {RECOMMENDED} (fetched if you agree), or {PACKAGED} (small, for a trial)"
     _answer(given, "model", question, recommended() or PACKAGED, _known_model, yes=yes)
@@ -178,14 +182,17 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     whose = f"all records of one {unit} are protected together" if unit else "each record is protected alone"
     words = f"at most about {project.settings.max_tokens * 3 // 4} words"
     written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
-    sure = percent_text(believed(0.5, given["epsilon"]))
-    odds = f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure"
+    sure, unlikely = (percent_text(believed(prior, given["epsilon"])) for prior in (0.5, 0.01))
+    odds = (
+        f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure, and who was 1 % sure "
+        f"{unlikely}"
+    )
     is_there = _fetched(given["model"], yes=yes)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         f"text: {given['text']}, label: {given['label_column']}, {whose}",
         _public(labels),
-        *([_one_label_each(noun)] if unit else []),
+        *([_one_label_each(noun)] if unit and not sys.stderr.isatty() else []),  # else a warning may say it
         f"the model is told: {project.task.instruction}",
         f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
         f"{written}: generate spends all of epsilon, so change their number and length before it",
@@ -211,7 +218,7 @@ def _answer(
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "Most texts have at most about how many words? More take more time and more records"
+    question = "At most about how many words shall a new text have? More take more time and more records"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 

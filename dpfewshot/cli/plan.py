@@ -146,7 +146,7 @@ _NEXT_TO_NOTHING: Final = 0.01
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
 
-_TRIED, _TRIED_TOKENS = 3, 40
+_TRIED, _TRIED_TOKENS = 6, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""
 
 
@@ -215,7 +215,7 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield "      without records, and so for nothing, the model writes:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
-    yield "      if yours are another kind of text, change `instruction` in [task] before you generate"
+    yield "      if yours are another kind of text, or a label means something else, say so in `instruction`"
 
 
 def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
+
+from tqdm import tqdm
 
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
@@ -22,7 +24,7 @@ from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime import progress_bar
-from dpfewshot.values import Demonstration, by_label, epsilon_text
+from dpfewshot.values import Demonstration, by_label, epsilon_text, on_one_line
 
 OnDemonstration = Callable[[Demonstration], None]
 
@@ -87,7 +89,7 @@ def release_all(
 
         show()
         if workers is None:
-            _in_turn(shares, stop, finish, on_token=lambda _token: bar.update())
+            _in_turn(shares, stop, finish, bar)
         else:
             _side_by_side(shares, stop, workers, finish)
     refused = Counter(label for share in shares for label in share.to_do)
@@ -119,16 +121,22 @@ def _in_turn(
     shares: Sequence[_Share],
     stop: StopSignal,
     finish: OnDemonstration,
-    on_token: Callable[[int], object],
+    bar: tqdm[Any],
 ) -> None:
     """Make one demonstration of each stratum, then the next of each."""
+
+    def count(_token: int) -> None:
+        bar.set_description_str("writing", refresh=False)
+        bar.update()
+
     for labels in zip_longest(*(tuple(share.to_do) for share in shares)):
         for share, label in zip(shares, labels, strict=True):
             if label is None:
                 continue
             others = list(share.to_do)
             others.remove(label)
-            one = share.run.make(label, others, stop, on_token)
+            bar.set_description_str(f"reading records of {on_one_line(label)}")
+            one = share.run.make(label, others, stop, count)
             if one is not None:
                 share.to_do = others
                 share.made.append(one)
