@@ -112,10 +112,8 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     """Say what the texts are good for, and what comes next."""
     if demonstrations.certified:
-        stages()(
-            "you may publish these texts, or use them in prompts to any model, without limit; leave out one "
-            "that misses its label, or make up your own: another one costs budget"
-        )
+        stages()("you may publish these texts, or use them in prompts to any model, without limit")
+        stages()("leave out one that misses its label, or make up your own: another one costs budget")
     if config := click.get_current_context().params.get("config"):
         shown = (
             f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task, text)"

@@ -196,6 +196,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "done: 2 demonstrations in new.jsonl",
         f"account tickets: chain tip {here.chain_tip}",
         "you may publish these texts, or use them in prompts to any model, without limit",
+        "leave out one that misses its label, or make up your own: another one costs budget",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
     assert (status, out, [line for line in err.splitlines() if not line.startswith("warning: ")]) == (
