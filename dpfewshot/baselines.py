@@ -52,16 +52,20 @@ def instruction_only_demonstrations(
     One demonstration of each label comes first, then the next of each.
 
     Args:
+        task: instruction, fields and labels.
         backend: any language model. It need not be trusted, nor state batch invariance.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
         shots: demonstrations of each label, at least 1.
+        max_tokens: tokens of a demonstration at most.
         top_k: number of candidate tokens, the likeliest ones; None, or more than there are, takes all.
         temperature: 0 takes the likeliest token. By default 0 for one shot, and 1 for several, whose texts
             would otherwise be equal.
         random_source: n to n uniform bytes, for tests alone. Results are private all the same.
 
     Raises:
-        InvalidPlan: no text of `max_tokens` tokens matches the task's schema.
+        InvalidPlan: a setting is outside its range, there is no label, or no text of `max_tokens` tokens
+            matches the task's schema.
+        InvalidTask: the task does not have one of the labels.
         BackendError: the model or its server failed.
     """
     check_whole("shots", shots)
@@ -110,10 +114,16 @@ def non_private_sample(
     One record of each label comes first, then the next of each. `token_count` is 0: no token was generated.
 
     Args:
+        task: fields and labels.
         records: `Record` objects, mappings, a DataFrame or a Dataset.
         labels: the labels to draw; by default the task's. Required if its labels are free.
         shots: records of each label, at least 1, drawn uniformly without replacement.
         random_source: n to n uniform bytes, for tests alone.
+
+    Raises:
+        InvalidPlan: a setting is outside its range, there is no label, or one has fewer records than shots.
+        InvalidRecords: a record cannot be used, or the task does not have its label.
+        InvalidTask: the task does not have one of the labels.
     """
     check_whole("shots", shots)
     checked = as_records(records)

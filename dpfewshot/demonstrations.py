@@ -126,8 +126,11 @@ class Demonstrations(Sequence[Demonstration]):
     def to_messages(self, task: Task, *, instruction: str | None = None) -> list[dict[str, str]]:
         """Messages in OpenAI's format: the instruction, then each text with its label as the answer.
 
-        Add the text to label as the last user message. The task's field names and labels make up the
-        instruction, and a built-in task has its paper's; `instruction` replaces it, and is public.
+        Add the text to label as the last user message.
+
+        Args:
+            task: its field names and labels make up the instruction; a built-in task has its paper's.
+            instruction: for the system message instead; public.
         """
         told = instruction or prompt_format(task).instruction or labelling_instruction(task)
         messages = [{"role": "system", "content": told}]
@@ -155,6 +158,13 @@ class Demonstrations(Sequence[Demonstration]):
         and the others behind their names, as the examples have them.
         `to_messages` gives what LangChain's chat models take. LangChain formats each example, joins them, and
         formats the whole once more, so braces are doubled once in texts and twice in an example's template.
+
+        Args:
+            task: its field names precede texts and labels; a built-in task has its paper's.
+            instruction: replaces the one made from the task; public.
+
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields than the task.
         """
         words = prompt_format(task)
         opening, ending = _escaped(words.text_opening), _escaped(words.label_opening)
@@ -192,8 +202,14 @@ class Demonstrations(Sequence[Demonstration]):
     def to_folder(self, path: str | os.PathLike[str], *, title: str = "Demonstrations") -> None:
         """Write a data set for `datasets.load_dataset` and the Hugging Face hub: the lines, and a data card.
 
-        The card states ε, δ, neighbours, unit, mechanism, version and plan; `title` is its heading. The
-        folder is made if it does not exist. Its README.md and demonstrations.jsonl are replaced.
+        The card states ε, δ, neighbours, unit, mechanism, version and plan.
+
+        Args:
+            path: a folder, made if it does not exist. Its README.md and demonstrations.jsonl are replaced.
+            title: the card's heading; public.
+
+        Raises:
+            OSError: a file cannot be written.
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,9 +219,12 @@ class Demonstrations(Sequence[Demonstration]):
     def to_prompt(self, task: Task, text: Text | None = None, *, instruction: str | None = None) -> str:
         """A plain few-shot prompt: the instruction, each text with its label, and the text to label.
 
-        `icl.Classifier` evaluates the same prompt (`icl.prompt_format`). The task's field names precede texts
-        and labels; a text of several fields may be their values by name. Without a text, the prompt ends
-        after the demonstrations. `instruction` is as in `to_messages`.
+        `icl.Classifier` evaluates the same prompt (`icl.prompt_format`).
+
+        Args:
+            task, instruction: as in `to_langchain`.
+            text: to label, with several fields also their values by name; without it, the prompt ends after
+                the demonstrations.
 
         Raises:
             InvalidTask: a demonstration has an unknown label, or other fields than the task.

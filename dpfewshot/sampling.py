@@ -155,8 +155,14 @@ class Holdout:
     """Divides units into a part that generates and a part that chooses, by a fixed rule for each unit alone.
 
     See `_place` (docs/proofs/sampling.md, Lemma 4). A unit whose first record cannot be read is a null, in
-    neither part. `fraction` f in [0, 1) is the expected share of units that choose; 0 divides nothing. A
-    float stands for its shortest decimal: 0.2 is exactly 1/5.
+    neither part.
+
+    Args:
+        fraction: f in [0, 1), the expected share of units that choose. A float stands for its shortest
+            decimal: 0.2 is exactly 1/5. 0 divides nothing: all units generate.
+
+    Raises:
+        InvalidPlan: the fraction is outside its range.
     """
 
     fraction: Fraction

@@ -180,8 +180,9 @@ class Synthesizer:
     def compare(self, *, target_noise: float | None = None) -> list[Compared]:
         """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
 
-        `target_noise` limits the noise on a mean probability, > 0; None: what the texts of each mechanism
-        bear (docs/how-to/settings.md).
+        Args:
+            target_noise: upper limit for the noise on a mean probability, > 0. None: what the texts of each
+                mechanism bear (docs/how-to/settings.md).
         """
         rows = compare(self._planner, self.set_up.mechanism, target_noise=target_noise)
         return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
@@ -189,8 +190,10 @@ class Synthesizer:
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
         """Measure the backend on public prompts of the plan's lengths; return the plan with its seconds.
 
-        It takes about so many seconds, and one round of prompts in any case. The plan that generates stays as
-        it is. From now on `plan` and `compare` state the estimate too.
+        The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
+
+        Args:
+            seconds: about how long to measure; one round of prompts is asked for in any case.
         """
         planner = self._planner
         prefix = planner.writer.for_label(planner.labels[0]).prefix

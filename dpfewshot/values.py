@@ -206,6 +206,9 @@ class PrivacyBudget:
     Args:
         epsilon: ε > 0, finite: any real number, including NumPy's, stored as a float.
         delta: 0 < δ < 1, also any real number.
+
+    Raises:
+        InvalidPlan: a value is outside its range, or not a number: a string or a boolean.
     """
 
     epsilon: float

@@ -328,7 +328,11 @@ class Account:
     def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
         """Give back draws that were charged ahead and will not be made, and record what is released by now.
 
-        Nothing changes if the entry has another lease, or if this fails: the draws may stay charged.
+        Nothing changes if the entry has another lease: the draws stay charged.
+
+        Raises:
+            LedgerError: the entry draws no more, more would come back than the lease charged, or it could not
+                be recorded. The draws may stay charged.
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
@@ -346,6 +350,7 @@ class Account:
 
         Raises:
             RunTakenOver: another run holds the lease.
+            LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -362,6 +367,10 @@ class Account:
             plan: `RunKey.plan`.
             run: `RunKey.run`; None is the newest run of the plan.
             stratum: `RunKey.stratum`; None for all of them.
+
+        Raises:
+            LedgerError: an entry was changed behind the ledger's back, or the account is in memory, whose
+                runs end with their process.
         """
         return self._store.run_of(plan, run, stratum)
 
@@ -410,6 +419,9 @@ class Account:
         """Close an entry that drew: all of it stays spent, and it draws no more. Idempotent.
 
         Nothing changes if the entry has another lease: another run resumed it.
+
+        Raises:
+            LedgerError: the entry belongs to another account or was never charged.
         """
         with self._store.change() as change:
             found = change.entry(entry)
@@ -425,6 +437,9 @@ class Account:
         """Give back the whole cost of a plan that never drew; one that drew stays charged.
 
         The history decides whether it drew: an entry's state is one word in a row.
+
+        Raises:
+            LedgerError: the entry was changed behind the ledger's back.
         """
         with self._store.change() as change:
             found = change.entry(entry)

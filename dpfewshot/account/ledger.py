@@ -197,7 +197,7 @@ def open_account(
     Raises:
         LedgerError: there is no such account, it was to be created and holds for another relation or unit, or
             the ledger cannot be used.
-        MissingExtra: as in `BudgetLedger.open`.
+        MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
     """
     ledger = BudgetLedger.open(url)
     if create is None:

@@ -69,10 +69,16 @@ class DeltaBounds(NamedTuple):
 
 
 def epsilon(event: Event, delta: float) -> EpsilonBounds:
-    """Bounds of the ε ≥ 0 of `event` at `delta` in (0, 1), for every relation that the event covers.
+    """Bounds of the ε ≥ 0 of `event` at `delta`, for every relation that the event covers.
 
     A zCDP event states only bounds on its moments: `lower` is then that of a Gaussian with these moments.
-    An event that the accountant does not know is refused with `InvalidPlan`.
+
+    Args:
+        event: one event or a Composition.
+        delta: δ in (0, 1).
+
+    Raises:
+        InvalidPlan: delta outside its range, or an event that the accountant does not know.
     """
     _check_delta(delta)
     if isinstance(event, Tightest):
@@ -104,7 +110,15 @@ def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
 
 
 def delta(event: Event, epsilon: float) -> DeltaBounds:
-    """Bounds of the δ of `event` at a finite `epsilon` ≥ 0, as in `epsilon`."""
+    """Bounds of the δ of `event` at `epsilon`, for every relation that the event covers.
+
+    Args:
+        event: one event or a Composition.
+        epsilon: ε ≥ 0, finite.
+
+    Raises:
+        InvalidPlan: epsilon outside its range, or an event that the accountant does not know.
+    """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise InvalidPlan(f"epsilon must be a finite number of at least 0, not {epsilon}")
     if isinstance(event, Tightest):

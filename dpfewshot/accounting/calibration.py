@@ -44,11 +44,16 @@ def calibrate(event_at: Callable[[float], Event], *, epsilon: float, delta: floa
     """The smallest noise multiplier σ at which `event_at(σ)` is certified (epsilon, delta)-DP.
 
     The returned σ satisfies `epsilon(event_at(σ), delta).upper <= epsilon` by construction. A σ smaller by
-    a relative 10⁻⁴ or so does not fit, unless σ is LEAST_NOISE. More noise must not cost more. A multiplier
-    for which `event_at` raises InvalidPlan counts as too small.
+    a relative 10⁻⁴ or so does not fit, unless σ is LEAST_NOISE.
+
+    Args:
+        event_at: the event at a noise multiplier; more noise must not cost more. If it raises InvalidPlan for
+            a multiplier, that multiplier counts as too small.
+        epsilon: the target, ε > 0, finite.
+        delta: the target, 0 < δ < 1.
 
     Raises:
-        InvalidPlan: no noise up to MOST_NOISE reaches the target ε > 0 at a δ in (0, 1).
+        InvalidPlan: a target outside its range, or no noise up to MOST_NOISE reaches it.
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InvalidPlan(f"epsilon must be a positive number, not {epsilon}")

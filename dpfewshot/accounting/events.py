@@ -2,8 +2,7 @@
 
 An event describes a random computation on private data by the parameters of its dominating pair, and names
 the neighbouring relations that its guarantee covers. It holds no data, and is frozen. A value outside its
-stated range is refused with InvalidPlan. ε, ρ and privacy losses are in nats. `sampling_rate` is q in (0, 1],
-the probability that a unit is in a step's draw, and `steps` is T ≥ 1, the number of fresh draws.
+stated range is refused with InvalidPlan. ε, ρ and privacy losses are in nats.
 
 Stability: plans are stored with their events, by class and field. A released event keeps its meaning and its
 fields; another computation gets a class of its own.
@@ -72,8 +71,11 @@ class PoissonGaussian:
     Dominating pair of a step: N(0, σ²) against (1-q)·N(0, σ²) + q·N(1, σ²), in both directions
     (Zhu, Dong, Wang 2022, Theorem 11).
 
-    `noise_multiplier` is σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
-    tokens on one draw are one step at σ/√R.
+    Args:
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
+            tokens on one draw are one step at σ/√R.
+        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float
@@ -93,7 +95,12 @@ class PoissonRandomizedResponse:
 
     Dominating pair of a step: RR₀ against (1-q)·RR₀ + q·RR₁, in both directions. RR_b answers b with
     probability e^ε₀ / (1 + e^ε₀) and 1-b otherwise (Kairouz, Oh, Viswanath 2015; Zhu, Dong, Wang 2022,
-    Theorem 11). `epsilon` is ε₀ in (0, 10⁶] before subsampling. R tokens on one draw are one step at R·ε₀.
+    Theorem 11). R tokens on one draw are one step at R·ε₀.
+
+    Args:
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
+        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float
@@ -113,8 +120,12 @@ class PoissonBoundedRange:
 
     All privacy losses of a step lie in some interval of length ε₀ (Durfee, Rogers 2019), as those of the
     exponential mechanism do. Bounded range implies ε₀-DP and is stronger. `curves.RangePair` is the
-    dominating pair without sampling (docs/proofs/bounded-range.md). `epsilon` is ε₀ in (0, 200] before
-    subsampling. With q = 1 all steps may share one draw.
+    dominating pair without sampling (docs/proofs/bounded-range.md).
+
+    Args:
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        epsilon: ε₀ in (0, 200], the range of a step's losses in nats, before subsampling.
+        steps: T ≥ 1. With q = 1 all steps may share one draw.
     """
 
     sampling_rate: float
@@ -138,7 +149,12 @@ class PoissonProduct:
 
     Dominating pair of a step: with (A, B) the product of the queries' own pairs, (1-q)·B + q·A against B,
     in both directions (docs/proofs/product.md). It is tighter than adding the queries' ε before sampling.
-    Every query has sampling_rate 1, and its own `steps` say how often each draw answers it.
+
+    Args:
+        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        queries: at least one PoissonGaussian, PoissonRandomizedResponse or PoissonBoundedRange, each with
+            sampling_rate 1. A query's own `steps` say how often each draw answers it: 10⁶ queries at most.
+        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float
@@ -186,6 +202,7 @@ class FixedSizeGaussian:
         population: n ≥ m, public.
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the L2 sensitivity to replacing
             one unit of the draw: √2 for sums of probabilities, 2C for vectors clipped to C.
+        steps: T ≥ 1, the number of fresh draws.
     """
 
     sample_size: int
@@ -213,8 +230,11 @@ class FixedSizeGaussian:
 class ZeroConcentrated:
     """ρ-zCDP steps, composed: D_α ≤ ρ·α for every order α > 1 (Bun and Steinke 2016).
 
-    Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md). The
-    steps' ρ > 0 add up.
+    Describes private prediction and InvisibleInk without amplification by sampling (docs/proofs/zcdp.md).
+
+    Args:
+        rho: ρ > 0 of a step, in nats.
+        steps: T ≥ 1. The steps' ρ add up.
     """
 
     rho: float
@@ -301,8 +321,11 @@ def combined_multiplier(multipliers: Iterable[float]) -> float:
     at most √(Σ σᵢ⁻²). This holds for adaptive queries too, if their multipliers are constants (Dong, Roth,
     Su 2022, Corollary 2).
 
-    Refuses with `InvalidPlan` no query, and a σᵢ that is not a positive number. Count a query that is
-    sometimes not asked: that is post-processing.
+    Args:
+        multipliers: σᵢ > 0, at least one. Count a query that is sometimes not asked: that is post-processing.
+
+    Raises:
+        InvalidPlan: no query, or a multiplier that is not a positive number.
     """
     noises = tuple(multipliers)
     for noise in noises:

@@ -59,7 +59,17 @@ def published_multiplier(
     """The least noise multiplier that a paper's own accounting of fixed-size draws allows.
 
     AdaDPSyn's is bisected from 2⁻⁶ to 2²⁰, to a relative 10⁻⁹: its ε falls as noise grows, though not to 0.
-    Refuses with `InvalidPlan` what `FixedSizeGaussian` and `calibrate` refuse.
+
+    Args:
+        accounting: the paper's.
+        sample_size: m, units in a draw.
+        population: n ≥ m.
+        steps: T draws.
+        epsilon: the target, ε > 0.
+        delta: δ in (0, 1).
+
+    Raises:
+        InvalidPlan: a value outside its range, or no multiplier fits.
     """
     if accounting is PublishedAccounting.AS_IF_POISSON:
         rate = sample_size / population

@@ -106,7 +106,11 @@ def _least(function: Callable[[float], float]) -> float:
 
 
 def renyi_divergence(event: Event, order: int) -> float:
-    """An upper bound of D_α(P‖Q) and D_α(Q‖P) of all steps of `event`, in nats; infinite if none is known."""
+    """An upper bound of D_α(P‖Q) and D_α(Q‖P) of all steps of `event`, in nats; infinite if none is known.
+
+    Raises:
+        InvalidPlan: an order outside 2..`LARGEST_ORDER`.
+    """
     if not LEAST_ORDER <= order <= LARGEST_ORDER:
         raise InvalidPlan(f"the Rényi order must lie in {LEAST_ORDER}..{LARGEST_ORDER}, not {order}")
     if isinstance(event, Tightest):

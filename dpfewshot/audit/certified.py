@@ -86,7 +86,10 @@ def check_certificates(
 ) -> CheckedDemonstrations:
     """Compare demonstrations with the entries of a ledger that their certificates name.
 
-    Messages name lines by `numbers`; None is 1, 2, ... `LedgerError`: the ledger cannot be read.
+    Messages name lines by `numbers`; None is 1, 2, ...
+
+    Raises:
+        LedgerError: the ledger does not exist or cannot be read.
     """
     lines = list(demonstrations)
     named = [one.certificate for one in lines if one.certificate is not None]

@@ -19,6 +19,9 @@ class Figure:
         low: lower end of its interval, or lower bound, if any.
         high: upper end, or upper bound, if any.
         reference: the theoretical or published value to compare with.
+
+    Raises:
+        ValueError: a number is not finite, which JSON cannot carry.
     """
 
     name: str
@@ -43,6 +46,9 @@ class AuditFinding:
         verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
         confidential: whether it was computed from private records, and so is for the operator alone.
         details: further facts, as JSON values.
+
+    Raises:
+        ValueError: an unknown kind or verdict.
     """
 
     kind: Kind

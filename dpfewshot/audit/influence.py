@@ -85,8 +85,14 @@ def influences(
 def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers = "labels") -> AuditFinding:
     """Summarise the influences of several prompts: mean, largest, and mean by position. It is confidential.
 
-    `measured` is what `influences` returned for each prompt, all with the same number of demonstrations. The
-    mean has Student's 95 % interval over prompts, if there are several. An infinite influence is refused.
+    The mean has Student's 95 % interval over prompts, if there are several.
+
+    Args:
+        measured: the result of `influences` for each prompt, all with the same number of demonstrations.
+
+    Raises:
+        InvalidPlan: there is no prompt, or prompts have different numbers of demonstrations.
+        BackendError: an influence is infinite: the backend gives some answer probability 0.
     """
     if len({len(each) for each in measured}) != 1:
         raise InvalidPlan("give at least one prompt, all with the same number of demonstrations")

@@ -56,6 +56,9 @@ def trials_of_demonstrations(
     """Return one trial for each synthetic demonstration, and divide a label's candidates among its trials.
 
     The members are the records behind them. A fair draw should have separated the non-members from these.
+
+    Raises:
+        InvalidPlan: a label has fewer members, or fewer non-members, than demonstrations.
     """
     shown = by_label(demonstrations)
     inside, outside = by_label(members), by_label(non_members)
@@ -78,6 +81,9 @@ def trials_of_records(
 
     The record is the only member of its trial. The trials of a label take turns with the non-members, of
     which each trial has `each`.
+
+    Raises:
+        InvalidPlan: a label has fewer than `each` non-members.
     """
     inside, outside = by_label(records), by_label(non_members)
     if any(len(outside.get(label, ())) < each for label in inside):

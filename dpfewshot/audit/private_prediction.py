@@ -51,7 +51,11 @@ def token_losses(
 ) -> NDArray[np.float64]:
     """Return the loss log p(x) - log p_(i)(x) for every record i and token x, in nats.
 
-    `rows` are logits or log-probabilities, shape (rows, candidates); a row of NaN is an absent prompt.
+    Args:
+        rows: logits or log-probabilities, shape (rows, candidates). A row of NaN is an absent prompt.
+        clip: c > 0, in nats.
+        temperature: τ > 0.
+        prompts: s, the constant divisor, independent of the number of rows.
     """
     logits = rows.astype(np.float64)
     largest = logits.max(axis=1, keepdims=True)
@@ -117,6 +121,10 @@ def prediction_losses(
 
     The batch has 1 to s records; an end token stops the run before `max_tokens`. `top_k` is the number of
     likeliest public tokens that are candidates; None is all.
+
+    Raises:
+        InvalidPlan: there is no record, or more than s.
+        BackendError: the model failed for a cause other than a single record.
     """
     if not 1 <= len(records) <= setting.prompts:
         raise InvalidPlan(
@@ -150,6 +158,9 @@ def private_prediction_audit(
     A token's claim is the range ε₀ = √(8ρ). A run's, for T tokens, is the lesser of T·ε₀ and the certified ε
     of T tokens at δ. No loss ever exceeds the first; a sound release exceeds the second with probability
     about δ for each record of a run. The finding is confidential, and fails if a loss exceeds its claim.
+
+    Raises:
+        InvalidPlan: there is no run.
     """
     if not runs:
         raise InvalidPlan("there are no runs to audit")

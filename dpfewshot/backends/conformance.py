@@ -92,7 +92,12 @@ class Finding:
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise for failed findings: `BackendNotBatchInvariant` if they are about that, else `BackendError`."""
+    """Raise an error for failed findings.
+
+    Raises:
+        BackendNotBatchInvariant: answers depend on other prompts.
+        BackendError: the backend violates `LogprobBackend` in another way.
+    """
     failed = [finding for finding in findings if not finding.passed]
     if not failed:
         return

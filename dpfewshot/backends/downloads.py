@@ -117,6 +117,10 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     Args:
         name: a key of `DOWNLOADS`.
         folder: where to put the file; None for the user's, in which its name finds it.
+
+    Raises:
+        BackendError: pip did not get a piece, or the pieces are another file.
+        DPFewShotError: the file cannot be written.
     """
     model = DOWNLOADS[name]
     target = (folder or _folder()) / model.file

@@ -101,10 +101,12 @@ class LogprobBackend(ABC):
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return the text of a conversation in the model's own chat template, up to its next answer.
 
-        Special tokens are spelled out. The token that the backend puts in front of every prompt is left out.
-
         Args:
             contents: of the turns: the user's first, then the model's and the user's by turns; public.
+
+        Returns:
+            Special tokens are spelled out. The token that the backend puts in front of every prompt is left
+            out.
 
         Raises:
             BackendError: the model has no template, or the template refuses the conversation.

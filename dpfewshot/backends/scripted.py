@@ -55,7 +55,11 @@ class Scripted(LogprobBackend):
         return "".join(texts[token] for token in tokens)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Call the function once for each prompt."""
+        """Call the function once for each prompt.
+
+        Raises:
+            BackendError: the function does not return V probabilities.
+        """
         columns = slice(None) if support is None else list(support)
         width = self.vocabulary_size if support is None else len(support)
         rows = np.empty((len(prompts), width), dtype=np.float32)

@@ -233,17 +233,17 @@ def demo(*, project: Project, as_json: bool) -> None:
     click.echo(
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
         f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
-        f"{_secrets_in(demonstrations)}\n"
+        f"{secrets_in(demonstrations)}\n"
         f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS}"
     )
 
 
-def _secrets_in(demonstrations: Iterable[Demonstration]) -> str:
+def secrets_in(demonstrations: Iterable[Demonstration]) -> str:
     """How many order numbers and addresses the texts repeat: the tickets are made up, so anybody may know."""
     from dpfewshot.sample_data import secrets, support_tickets
 
-    texts = " ".join(one.text for one in demonstrations)
-    found = sum(secret in texts for secret in secrets(support_tickets()))
+    texts = " ".join(one.text.lower() for one in demonstrations)
+    found = sum(secret.lower() in texts for secret in secrets(support_tickets()))
     return f"{found or 'None'} of the tickets' order numbers and e-mail addresses is in them"
 
 

@@ -141,7 +141,11 @@ class Results:
 
 
 def read_cells(path: str | os.PathLike[str]) -> list[Cell]:
-    """Read the cells of a results file, without an incomplete last line: an evaluation may be writing it."""
+    """Read the cells of a results file, without an incomplete last line: an evaluation may be writing it.
+
+    Raises:
+        InvalidRecords: the file cannot be read, or a line is not a cell; the message names it.
+    """
     *whole, _ = read_text(path, InvalidRecords).split("\n")
     cells = []
     for number, line in enumerate(whole, start=1):
@@ -250,7 +254,11 @@ class Experiment:
 
 
 def evaluate(experiment: Experiment, trials: Iterable[Trial], results: Results) -> None:
-    """Run each trial whose cell is not in the results, which receive it as soon as it is measured."""
+    """Run each trial whose cell is not in the results, which receive it as soon as it is measured.
+
+    Raises:
+        DPFewShotError: a trial fails. Earlier cells are kept.
+    """
     for trial in trials:
         if experiment.key(trial) not in results:
             results.add(_measured(experiment, trial))

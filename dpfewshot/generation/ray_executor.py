@@ -27,6 +27,10 @@ class RayExecutor(Executor):
             nothing; it lives as long as the program.
         cpus: processors that Ray sets aside for each worker, ≥ 0; a fraction is allowed.
         gpus: GPUs that Ray sets aside for each worker.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        BackendError: the cluster cannot be reached or started.
     """
 
     def __init__(self, address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> None:
@@ -50,7 +54,11 @@ class RayExecutor(Executor):
     def submit(
         self, fn: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Future[Result]:
-        """Run a function in a worker. What cannot be pickled is refused here, where nothing prints it."""
+        """Run a function in a worker. What cannot be pickled is refused here, where nothing prints it.
+
+        Raises:
+            RuntimeError: Ray has left its cluster. It would start another one, which spills.
+        """
         pickled = self._ray.cloudpickle.dumps((fn, args, kwargs))
         if not self._ray.is_initialized():  # it would start another cluster, which spills
             raise RuntimeError("Ray was shut down")

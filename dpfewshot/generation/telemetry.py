@@ -110,7 +110,11 @@ class LogObserver(Observer):
 
 
 class OpenTelemetryObserver(Observer):
-    """Makes a span for each demonstration, and counts what was released and reserved."""
+    """Makes a span for each demonstration, and counts what was released and reserved.
+
+    Raises:
+        MissingExtra: opentelemetry-api is not installed.
+    """
 
     def __init__(self) -> None:
         try:

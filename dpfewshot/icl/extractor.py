@@ -21,7 +21,13 @@ _BATCH: Final = 30  # two groups of parallel streams
 class Extractor(Labeller[str]):
     """Extracts labels by greedy decoding up to the end of the line.
 
-    Arguments and errors are those of `Classifier`; labels may be free. `max_tokens` ≥ 1 limits a label.
+    Args:
+        task, backend, demonstrations: as in `Classifier`; labels may be free.
+        max_tokens: the most tokens of a label, at least 1.
+
+    Raises:
+        InvalidTask: a demonstration has an unknown label.
+        InvalidPlan: `max_tokens` is below 1, or the demonstrations exceed the backend's context.
     """
 
     def __init__(

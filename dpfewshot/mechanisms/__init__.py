@@ -61,9 +61,14 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
 
 
 def by_name(name: str, **settings: object) -> Mechanism:
-    """One of `MECHANISMS` with some of its settings, by field name; None stands for the default.
+    """A mechanism with some of its settings, for the command line and for configuration files.
 
-    Refuses with `InvalidPlan` a mechanism or a setting that does not exist.
+    Args:
+        name: one of `MECHANISMS`.
+        settings: by field name; None stands for the default.
+
+    Raises:
+        InvalidPlan: the mechanism or the setting does not exist; says why.
     """
     if name not in MECHANISMS:
         raise InvalidPlan(f"the mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")

@@ -74,16 +74,21 @@ class Release(Protocol):
     """A mechanism at work on one demonstration: the only place where private numbers become a token."""
 
     def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
-        """The candidate tokens, ascending: a function of public numbers, here of the whole vocabulary.
+        """The candidate tokens, ascending: a function of public numbers.
 
-        `excluded` are tokens that may not be released now.
+        Args:
+            public_logprobs: of the prompt without records, shape (V,).
+            excluded: tokens that may not be released now.
         """
         ...
 
     def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int | None:
         """The index in the support of the released token, or None where the demonstration ends here.
 
-        The permit loses one token before anything is drawn. See `Predictions`.
+        Args:
+            logprobs: private, one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
+            public_logprobs: of the prompt without records, shape (support,).
+            permit: loses one token before anything is drawn.
         """
         ...
 
@@ -116,7 +121,11 @@ class Mechanism(ABC):
         """K, how many of the likeliest public tokens are candidates (RVP); None is the whole vocabulary."""
 
     def check(self, vocabulary_size: int) -> None:
-        """Refuse with `InvalidPlan` settings that the backend cannot serve, or outside their ranges."""
+        """Refuse settings that the backend cannot serve, and settings outside their ranges.
+
+        Raises:
+            InvalidPlan: names the setting.
+        """
         if self.top_k is None:
             return
         check_whole("top_k", self.top_k)
@@ -127,7 +136,11 @@ class Mechanism(ABC):
 
     @abstractmethod
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """The privacy event of a whole plan; `InvalidPlan` if the mechanism has no proof for such draws."""
+        """The privacy event of a whole plan.
+
+        Raises:
+            InvalidPlan: the mechanism has no proof for such draws.
+        """
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float | None:  # noqa: B027 - None is the answer
         """The noise's standard deviation on a coordinate of the mean probability vector.
@@ -159,7 +172,10 @@ class Predictions(NamedTuple):
 class BaseRelease(ABC):
     """A release from the likeliest public tokens. Subclasses are dataclasses.
 
-    Every permit must have been charged for `noise_multiplier`. `random_source` is for tests alone.
+    Attributes:
+        top_k: K of the reduced vocabulary; None is the whole vocabulary.
+        noise_multiplier: σ that every permit must have been charged for.
+        random_source: for tests alone; None is the operating system's generator.
     """
 
     top_k: int | None

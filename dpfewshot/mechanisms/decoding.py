@@ -65,9 +65,13 @@ class Decoding:
         noise: float,
         random_source: RandomSource | None = None,
     ) -> int:
-        """The index of the token that follows from a released mean and the public prediction.
+        """The index of the token that follows from a released mean.
 
-        `noise` is the standard deviation on a coordinate of the mean. `random_source` is for tests alone.
+        Args:
+            mean: noisy, shape (support,).
+            public_logprobs: of the prompt without records, shape (support,).
+            noise: the standard deviation of the noise on a coordinate of the mean.
+            random_source: for tests alone.
         """
         scores = contrasted(mean, public_logprobs, noise, self.contrast) if self.contrast else mean
         return self.choose(scores, random_source)
@@ -75,7 +79,8 @@ class Decoding:
     def choose(self, scores: NDArray[np.float64], random_source: RandomSource | None = None) -> int:
         """The index of the largest score, or of one drawn by temperature and nucleus.
 
-        The scores are on any scale; negative ones count as 0.
+        `scores` are of shape (support,), on any scale; negative ones count as 0. `random_source` is for tests
+        alone.
         """
         if self.temperature == 0 or scores.max() <= 0:
             return int(np.argmax(scores))
@@ -93,7 +98,11 @@ def contrasted(
 ) -> NDArray[np.float64]:
     """The scores p̂ / (q + 2s)^α of the plausible tokens; -∞ for the others.
 
-    `public_logprobs` are log q up to a constant. A token without a number counts as q = 0.
+    Args:
+        mean: p̂, shape (support,).
+        public_logprobs: log q up to a constant, shape (support,). A token without a number counts as q = 0.
+        noise: s ≥ 0.
+        contrast: α.
     """
     finite = np.isfinite(public_logprobs)
     public = np.zeros(len(mean))

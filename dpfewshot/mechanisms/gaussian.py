@@ -62,8 +62,15 @@ class Gaussian(GaussianMechanism):
     """Sum of next-token probabilities plus Gaussian noise, then the largest.
 
     Args:
-        top_k: see `Mechanism`.
-        temperature, top_p, contrast: see `Decoding`.
+        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
+            whole vocabulary.
+        temperature: 0 releases the largest noisy coordinate. Above 0, a token is drawn from the noisy
+            vector, all of which the analysis covers.
+        top_p: the nucleus of that draw, in (0, 1].
+        contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
+
+    Raises:
+        InvalidPlan: temperature, top_p or contrast outside its range.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -43,6 +43,9 @@ class PrivatePrediction(SoftmaxMechanism):
             the best one's 1: at c = 10, τ = 2, 50,000 candidates outweigh it. Hence the default of 100.
         clip: c in (0, 1000], in nats; None lets it follow from the temperature, and is 10 without one.
         temperature: τ in 0.001..1000; None lets it follow from the clip.
+
+    Raises:
+        InvalidPlan: a setting outside its range, or both clip and temperature.
     """
 
     name: ClassVar[str] = "private-prediction"

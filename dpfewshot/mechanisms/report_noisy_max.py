@@ -47,8 +47,12 @@ class ReportNoisyMax(ExactChoice):
     N > 1) on max-normalised vectors, in which an unsure prompt's favourite counts 1, however improbable.
 
     Args:
-        top_k: see `Mechanism`.
+        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
+            whole vocabulary.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off the sum.
+
+    Raises:
+        InvalidPlan: contrast outside its range.
     """
 
     name: ClassVar[str] = "report-noisy-max"
@@ -82,8 +86,12 @@ def contrast_shift(public_logprobs: Logprobs, contrast: float, prompts: int) -> 
     """β·M times the votes of the public prompt, in grid steps, shape (support,): taken off the summed votes.
 
     It is public, so it changes every score by the same number in neighbouring data sets, and no sensitivity
-    (docs/proofs/report-noisy-max.md). More than 2^28 prompts count as 2^28, so that scores stay within 64
-    bits.
+    (docs/proofs/report-noisy-max.md).
+
+    Args:
+        public_logprobs: of the prompt without records, shape (support,); one that is not finite has no votes.
+        contrast: β in 0..1.
+        prompts: M; more than 2^28 count as 2^28, so that scores stay within 64 bits.
     """
     votes = _core.sum_of_max_normalised(public_logprobs[np.newaxis])
     return np.asarray(np.rint(contrast * min(prompts, 2**28) * votes), dtype=np.int64)

@@ -60,6 +60,9 @@ class SparseVector(Mechanism):
         threshold: θ in (0, 2], an L1 distance of two distributions.
         releases: r ≥ 1, the most private tokens of one draw; the demonstration ends after them.
         test_share: w in (0, 1).
+
+    Raises:
+        InvalidPlan: a setting outside its range, or a sparse vector in a sparse vector.
     """
 
     mechanism: Mechanism

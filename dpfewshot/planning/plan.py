@@ -386,7 +386,11 @@ class GenerationPlan:
         )
 
     def stratum_of(self, label: str) -> StratumPlan:
-        """The stratum that generates a label; `InvalidPlan` if none does."""
+        """The stratum that generates a label.
+
+        Raises:
+            InvalidPlan: the label is not planned.
+        """
         for stratum in self.strata:
             if label in stratum.labels:
                 return stratum
@@ -424,8 +428,10 @@ class GenerationPlan:
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
         """The plan that `as_dict` made this from: σ, q and amounts are exact.
 
-        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None. `InvalidPlan`
-        names the member that no plan has.
+        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None.
+
+        Raises:
+            InvalidPlan: it is not such a plan; names the member.
         """
         told = document.check("the plan", told, document.PLAN)
         settings = PlanSettings(**{field.name: told[field.name] for field in fields(PlanSettings)})

@@ -48,16 +48,18 @@ def solve(
 ) -> Setting:
     """The largest clip, the lowest temperature or the fewest prompts that meet the target.
 
-    One of the three is None, and solved for.
-
     Args:
         epsilon: the target of all tokens, ε > 0.
         delta: the target, 0 < δ < 1.
         tokens: ≥ 1, released from the same records. Amplification by sampling is not counted.
-        clip: c in (0, 1000].
-        temperature: τ in 0.001..1000.
-        prompts: s ≥ 1.
+        clip: c in (0, 1000], or None to solve for it, up to 1000.
+        temperature: τ in 0.001..1000, or None to solve for it.
+        prompts: s ≥ 1, or None to solve for it.
         row_change: what one unit can do to the rows.
+
+    Raises:
+        InvalidPlan: not exactly one of the three is None, a value is outside its range, or no noise reaches
+            the target.
     """
     if clip is not None:
         check_clip(clip)

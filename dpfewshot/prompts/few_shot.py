@@ -41,6 +41,10 @@ class PromptFormat:
         chat: whether a language model reads the prompt as a conversation, in its own template: each text is
             the user's turn, and each label the model's. `prompt` writes the same words without turns.
 
+    Raises:
+        InvalidTask: a field or label is empty, has several lines or occurs twice, or `label_words` and
+            `labels` differ in length; or both or none of `text_field` and `text_fields` are given.
+
     Example:
         >>> mood = PromptFormat("Classify the notes as Glad or Sad.", "Note", "Mood", ("Glad", "Sad"))
         >>> mood.prompt([], "It rains.")
@@ -127,7 +131,12 @@ class PromptFormat:
         return layout.separator.join([first, *(f"{name}: {value}" for name, value in named)])
 
     def prompt(self, demonstrations: Iterable[Demonstration], text: Text | None = None) -> str:
-        """Return the whole prompt; without a text, it ends after the demonstrations."""
+        """Return the whole prompt; without a text, it ends after the demonstrations.
+
+        Raises:
+            InvalidTask: a demonstration has an unknown label, or other fields.
+            InvalidRecords: the text is no string, or lacks a field.
+        """
         opening = self.opening(demonstrations).removesuffix(self.text_opening)
         if text is None:
             return opening.rstrip("\n")

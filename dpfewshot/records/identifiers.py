@@ -61,7 +61,8 @@ def mask_identifiers(records: Any, *, language: str = "en") -> Records | StoredR
         cannot be read: it contributes nothing, and nothing says so.
 
     Raises:
-        InvalidRecords: a record in memory cannot be masked: the message has its number, from 1.
+        InvalidRecords: a record in memory cannot be masked: the message has its number, from 1. Or the
+            language is not two letters.
         MissingExtra: Presidio is not installed.
 
     Example:

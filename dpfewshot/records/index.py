@@ -70,8 +70,10 @@ def index_records(
         The records, a sequence. `Synthesizer` and the other functions take it as they take a list.
 
     Raises:
-        InvalidRecords: as `read_records`. Or the index is of another content or of other columns. Later,
-            wherever records are read: the file has changed.
+        InvalidRecords: as `read_records`. Or the index is of another content or of other columns. Or the
+            first record of a label cannot be read. Later, wherever records are read: the file has changed.
+        DPFewShotError: the index cannot be written.
+        MissingExtra: pyarrow is not installed.
 
     Example:
         >>> index_records("tickets.jsonl", unit="customer", index="tickets.index")  # doctest: +SKIP

@@ -80,7 +80,8 @@ def read_records(
         The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
-        InvalidRecords: the file or one of its records cannot be used. Names the file and the line alone.
+        InvalidRecords: the file or one of its records cannot be used. The one-line message names the file
+            and the line. It, its chain and its traceback's variables contain no private text.
         MissingExtra: the file is a Parquet or Arrow file, and pyarrow is not installed.
 
     Example:
@@ -126,7 +127,12 @@ def as_records(
             What `index_records` returned is passed through.
             `Record` objects are checked and passed through. For those made by hand, `text`, `label` and
             `unit` name the columns that they come from; the others remember theirs.
-        text, label, unit: columns or keys, as in `read_records`. Map class numbers to their names first.
+        text: the column or key with the text, or those of several fields, as in `read_records`.
+        label: the column or key with the label, a string: map class numbers to their names first.
+        unit: the column or key that says whom a record belongs to, or None.
+
+    Returns:
+        The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
         InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or

@@ -101,8 +101,9 @@ def release_labels(
     Raises:
         InvalidPlan: an argument is outside its range.
         InvalidRecords: a record cannot be used.
-        BudgetExceeded, LedgerError: the account does not allow it, is for another relation or unit, or could
-            not record the charge; nothing is drawn.
+        BudgetExceeded: the account does not allow it; nothing is drawn.
+        LedgerError: the charge could not be recorded, or the account is for another relation or unit; nothing
+            is drawn.
     """
     mechanism = _mechanism(count, as_float("epsilon", epsilon), as_float("delta", delta), candidates)
     if random_source is not None and account is not None:

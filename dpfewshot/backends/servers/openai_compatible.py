@@ -130,7 +130,11 @@ class OpenAICompatible(LogprobBackend):
         return replicas.run(replicas.first.tokenize(text))
 
     def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of `tokens`."""
+        """Return the text of `tokens`.
+
+        Raises:
+            BackendError: a token id is not in 0 to V-1, or the server fails.
+        """
         self._check_tokens(tokens)
         replicas, ids = self._here(), [int(token) for token in tokens]
         dialect = replicas.first.dialect
@@ -138,7 +142,11 @@ class OpenAICompatible(LogprobBackend):
         return replicas.run(dialect.detokenize(ids)) if known is None else known
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation in llama-server's template; see `LogprobBackend.chat_text`."""
+        """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.
+
+        Raises:
+            BackendError: the server is not llama-server, or its model has no template that can be used.
+        """
         replicas = self._here()
         return replicas.run(replicas.first.dialect.chat_text(contents))
 
