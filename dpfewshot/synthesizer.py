@@ -30,6 +30,7 @@ from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
 from dpfewshot.planning.settings import CERTIFIED, PUBLISHED, TANG, Settings, preset
 from dpfewshot.planning.speed import Speed, SpeedProbe
+from dpfewshot.prompts.chat import in_chat
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
@@ -110,6 +111,8 @@ class Synthesizer:
         sampling = settings.sampling
         relation = relation_of(sampling, population)
         records = as_records(records)
+        if mechanism is not None and mechanism.draws_once:
+            task = in_chat(task, backend)
         planned = planned_labels(task, labels)
         check_fields(task, records)
         units = units_by_scope(task, records, planned)
@@ -119,7 +122,7 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, settings.record_token_cap)
         undecided = Planner(writer, open_settings, limit, strata, relation)
-        undecided.check_lengths()
+        undecided.check_lengths(records=mechanism is None or not mechanism.draws_once)
         decided = decide(undecided, mechanism, settings)
         self._planner = decided.planner
         plan = self._planner.plan(decided.mechanism, decided.reasons)

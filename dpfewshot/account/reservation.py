@@ -10,13 +10,14 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from dpfewshot.account.account import Account, Claim, Reserved
 from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError, RunTakenOver
 from dpfewshot.runtime.forking import start_afresh_in_children
 
 
@@ -65,6 +66,7 @@ class Reservation:
         identifier: the random one that certificates name; None where no ledger keeps one.
         released: the lines of the demonstrations that are released. Public.
         unfinished: released tokens of demonstrations in progress, by their label. Whoever draws appends.
+        histogram: what the one draw of a word histogram released, for all texts; None before it. Public.
         asked: whether a draw was requested from the account. It may have charged one and lost the answer, so
             from then on the reservation is kept.
     """
@@ -90,6 +92,7 @@ class Reservation:
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
+        self.histogram: Mapping[str, Any] | None = progress.get("histogram")
         self.asked = self._drawn = resumed
         self._closed = self._inherited = False
         self._lock = threading.Lock()
@@ -160,6 +163,29 @@ class Reservation:
             self._left -= 1
             return Permit(self._terms.tokens_per_draw, self._terms.noise_multiplier)
 
+    def keep(self, histogram: Mapping[str, object]) -> None:
+        """Keep a released histogram, and record it, so that whoever resumes the run need not draw again.
+
+        Where that fails it is kept here alone; the next release records it.
+
+        Raises:
+            BudgetExceeded: this is a forked child's copy.
+            RunTakenOver: another run resumed it.
+        """
+        with self._lock:
+            self._check_own()
+            self.histogram = histogram
+            if self._account is None or not self._durable:
+                return
+            try:
+                progress = self._progress()
+                self._account.give_back(self.entry, self._lease, 0, progress)
+                self._recorded = progress
+            except RunTakenOver:
+                raise
+            except LedgerError:
+                return
+
     def release(self, line: Mapping[str, object], digest: str) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
 
@@ -196,7 +222,7 @@ class Reservation:
         released = [*self.released, line]
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
-            progress = _as_json(released, unfinished)
+            progress = _as_json(released, unfinished, self.histogram)
             self._account.record_release(self.entry, self._lease, digest, progress)
             self._recorded = progress
         self.released, self.unfinished, self._unrecorded = released, unfinished, None
@@ -253,8 +279,13 @@ class Reservation:
                 self._account.give_back(self.entry, self._lease, count, progress)
 
     def _progress(self) -> str:
-        return _as_json(self.released, self.unfinished) if self._durable else ""
+        return _as_json(self.released, self.unfinished, self.histogram) if self._durable else ""
 
 
-def _as_json(released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]]) -> str:
-    return json.dumps({"released": released, "unfinished": unfinished})
+def _as_json(
+    released: list[Mapping[str, object]],
+    unfinished: Mapping[str, list[int]],
+    histogram: Mapping[str, object] | None,
+) -> str:
+    kept = {} if histogram is None else {"histogram": histogram}
+    return json.dumps({"released": released, "unfinished": unfinished, **kept})

@@ -95,6 +95,11 @@ def canary_game(
     if plays < _LEAST_PLAYS or not 0 < beta < 1:
         raise InvalidPlan("a canary game needs plays >= 100 and 0 < beta < 1")
     set_up = synthesizer.set_up
+    if set_up.mechanism.draws_once:
+        raise InvalidPlan(
+            f"a canary game plays with predictions, and {set_up.mechanism.name} reads none: it releases one "
+            "Gaussian sum, which tests/mechanisms/test_word_histogram.py tests. `audit leak` looks at texts"
+        )
     if label is None:
         label = min(set_up.plan.strata, key=lambda stratum: stratum.population).labels[0]
     stratum = set_up.plan.stratum_of(label)

@@ -14,7 +14,16 @@ from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Probe, Project, takes
+from dpfewshot.cli.project import (
+    WORD_HISTOGRAM,
+    AccountName,
+    Budget,
+    Data,
+    PlanOptions,
+    Probe,
+    Project,
+    takes,
+)
 from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
@@ -266,7 +275,7 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
     }
     if any(ways.values()):
         yield f"      one of these is enough: {'; '.join(way for way, helps in ways.items() if helps)}"
-    further = ["fewer --shots"] * (settings.shots_per_label > 1)
+    further = ["fewer --shots"] * (settings.shots_per_label > 1 and plan.mechanism != WORD_HISTOGRAM)
     if settings.holdout:
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")
     if further:
@@ -293,10 +302,11 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     generate = "dpfewshot generate" + f", {same}" * bool(same) + " and --output demos.jsonl" * (not in_file)
     if needed is not None:
         readable, shorter = _readable_labels(plan), needed.max_tokens or 0
-        if 4 * shorter >= 3 * plan.settings.max_tokens or not (readable or needed.epsilon):
+        shortens = plan.mechanism != WORD_HISTOGRAM
+        if shortens and (4 * shorter >= 3 * plan.settings.max_tokens or not (readable or needed.epsilon)):
             other = f" --max-tokens {shorter or max(1, plan.settings.max_tokens // 2)}"
         else:
-            other = readable or f" --epsilon {_upwards(needed.epsilon or 0.0)}"
+            other = readable or (f" --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "")
         told = f"next: dpfewshot plan{other}" + f", else {same}" * bool(same) + ", or another of these"
         return told + "; generate would spend the budget on texts that read so" * (not readable)
     if epsilon_warnings(plan):

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from dpfewshot.planning.settings import Settings
     from dpfewshot.synthesizer import Synthesizer
 
+WORD_HISTOGRAM: Final = "word-histogram"
+
 MECHANISM_NAMES: Final = (
     "gaussian",
     "public-centred",
@@ -52,8 +54,9 @@ MECHANISM_NAMES: Final = (
     "report-noisy-max",
     "private-prediction",
     "invisible-ink",
+    WORD_HISTOGRAM,
 )
-"""A copy of the names in `mechanisms.MECHANISMS`: --help must not import NumPy. A test compares the two."""
+"""A copy of the names of `mechanisms.by_name`: --help must not import NumPy. A test compares the two."""
 
 HOLDOUT: Final = 0.2
 """The default of `holdout`: `generate` comes before `choose`."""
@@ -286,6 +289,8 @@ class PlanOptions:
             mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
         if self.top_k is None:
             return mechanism
+        if mechanism.draws_once:
+            raise InvalidPlan(f"{mechanism.name} has no top_k: {mechanism.refused_settings['top_k']}")
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
 
 
@@ -408,6 +413,7 @@ class Project:
         What needs no model is checked before it is loaded, the account too, unless an earlier run has
         reserved some of the plan. If the caller describes how the texts will read, a warning only names it.
         """
+        from dpfewshot.mechanisms.word_histogram import CANDIDATES
         from dpfewshot.planning.population import relation_of
 
         options, account = self.settings, self.account
@@ -423,7 +429,10 @@ class Project:
         opened = account.opened(*run, None)
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
-        backend = self.open_model(prompts=options.prompts_per_draw)
+        prompts = options.prompts_per_draw
+        if mechanism is not None and mechanism.draws_once:
+            prompts = CANDIDATES  # the only prompts, and none has a record
+        backend = self.open_model(prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings, who_reads_badly
         from dpfewshot.synthesizer import Synthesizer
 

@@ -15,6 +15,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
+from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
@@ -80,7 +81,9 @@ class SetUp:
 
     @cached_property
     def loop(self) -> TokenLoop:
-        """Generates token by token."""
+        """Generates token by token, or text by text from a histogram."""
+        if self.mechanism.draws_once:
+            return HistogramLoop(self.backend, self.task.layout, self.certified, self.random_source)
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property

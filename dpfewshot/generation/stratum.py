@@ -87,7 +87,7 @@ class StratumRun:
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
             draws=self.plan.steps,
-            tokens_per_draw=self.plan.draws.tokens_per_draw,
+            tokens_per_draw=1 if self.set_up.mechanism.draws_once else self.plan.draws.tokens_per_draw,
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
             draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
@@ -151,6 +151,8 @@ class StratumRun:
             self.check_open()
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
+            if self.reservation is not None and self._has_texts_left(self.reservation):
+                return self.release(label, tokens, stop, on_token)
             begun = self.reservation.unfinished.get(label, []) if self.reservation else []
             own = max(0, left - len(others) * each)
             if begun or 0 < own < each:
@@ -243,6 +245,8 @@ class StratumRun:
                     return one
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
             most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
+            if self._has_texts_left(reservation):
+                most = max_tokens
             if released:  # an interruption cost draws: it ends with those that are left
                 max_tokens = min(max_tokens, most)
             elif not most:
@@ -325,8 +329,12 @@ class StratumRun:
             if not reservation.asked:
                 reservation.close()  # if that fails, it is kept
                 self.reservation = None
-            elif not reservation.draws_left and not reservation.unfinished:
+            elif not (reservation.draws_left or reservation.unfinished or self._has_texts_left(reservation)):
                 reservation.close()
+
+    def _has_texts_left(self, reservation: Reservation) -> bool:
+        """Whether a histogram serves further texts of the plan, without a draw."""
+        return reservation.histogram is not None and len(reservation.released) < len(self.labels)
 
     def _reserve(self) -> Reservation:
         """Reserve the plan. If it cannot be recorded, what was reserved is given back."""

@@ -41,6 +41,11 @@ REFUSALS: Final = (
 )
 """What assistants say in place of a text: "I'm sorry, but I can't help with that"."""
 
+NO_PROBABILITY: Final = (
+    "the model answers the prompt without records with no probability at all: check it with "
+    "`dpfewshot doctor`"
+)
+
 PublicChoice = Callable[[Draft | ShapedDraft, Logprobs, int], int | None]
 """Chooses a text's next token from the public prompt's row, shape (V,), and the number of tokens left.
 
@@ -91,7 +96,7 @@ class TokenLoop:
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
-                public_row = _public_row(public)  # finds a dead server before anything is charged
+                row = public_row(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
                 self._check_invariance()
                 stop.check()
@@ -103,10 +108,10 @@ class TokenLoop:
                 with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:
-                            public_row = _public_row(public)
-                        support = draft.support(release.support, public_row, max_tokens - len(released))
-                        logprobs = _answer(private, len(suffixes), support)
-                        winner = release.token(logprobs, public_row[support], permit)
+                            row = public_row(public)
+                        support = draft.support(release.support, row, max_tokens - len(released))
+                        logprobs = answered(private, len(suffixes), support)
+                        winner = release.token(logprobs, row[support], permit)
                         if winner is None:
                             return
                         released.append(support[winner])
@@ -138,7 +143,7 @@ class TokenLoop:
         suffix, kept = [*prompts.public_suffix, *draft.context], left + draft.written_left(left)
         with closing_block(self.backend, prompts.prefix, [suffix], kept, public=True) as block:
             while len(tokens) < max_tokens and not (draft.finished or (sentence and not draft.cut_off)):
-                token = choose(draft, _answer(block, 1, None)[0], max_tokens - len(tokens))
+                token = choose(draft, answered(block, 1, None)[0], max_tokens - len(tokens))
                 if token is None:
                     break
                 tokens.append(token)
@@ -223,18 +228,15 @@ def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | No
     return token if np.isfinite(row[token]) else None
 
 
-def _public_row(block: PromptBlock) -> Logprobs:
+def public_row(block: PromptBlock) -> Logprobs:
     """The answer to the prompt without records, shape (V,), in which some token has a probability."""
-    row: Logprobs = _answer(block, 1, None)[0]
+    row: Logprobs = answered(block, 1, None)[0]
     if not np.isfinite(row).any():
-        raise BackendError(
-            "the model answers the prompt without records with no probability at all: check it with "
-            "`dpfewshot doctor`"
-        )
+        raise BackendError(NO_PROBABILITY)
     return row
 
 
-def _answer(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
+def answered(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
     """Log-probabilities of the block's prompts: float32, contiguous, of the right shape."""
     answer = block.next_token_logprobs(support)
     with np.errstate(all="ignore"):  # a warning would reveal that a record's value exceeds float32

@@ -28,6 +28,7 @@ from dpfewshot.mechanisms.private_prediction import PrivatePrediction
 from dpfewshot.mechanisms.public_centred import PublicCentred
 from dpfewshot.mechanisms.report_noisy_max import ReportNoisyMax
 from dpfewshot.mechanisms.sparse_vector import SparseVector
+from dpfewshot.mechanisms.word_histogram import WordHistogram
 
 __all__ = [
     "MECHANISMS",
@@ -46,6 +47,7 @@ __all__ = [
     "ReportNoisyMax",
     "RowChange",
     "SparseVector",
+    "WordHistogram",
     "by_name",
 ]
 
@@ -57,22 +59,23 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
     "private-prediction": PrivatePrediction,
     "invisible-ink": InvisibleInk,
 }
-"""In the order in which `plan --compare` shows them."""
+"""Those that choose token by token, in the order in which `plan --compare` shows them."""
 
 
 def by_name(name: str, **settings: object) -> Mechanism:
     """A mechanism with some of its settings, for the command line and for configuration files.
 
     Args:
-        name: one of `MECHANISMS`.
+        name: one of `MECHANISMS`, or "word-histogram".
         settings: by field name; None stands for the default.
 
     Raises:
         InvalidPlan: the mechanism or the setting does not exist; says why.
     """
-    if name not in MECHANISMS:
-        raise InvalidPlan(f"the mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")
-    kind = MECHANISMS[name]
+    every: dict[str, type[Mechanism]] = {**MECHANISMS, WordHistogram.name: WordHistogram}
+    if name not in every:
+        raise InvalidPlan(f"the mechanism must be one of {', '.join(every)}, not {name!r}")
+    kind = every[name]
     given = {setting: value for setting, value in settings.items() if value is not None}
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for setting in given.keys() - known:

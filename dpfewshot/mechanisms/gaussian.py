@@ -44,17 +44,8 @@ class GaussianMechanism(Mechanism):
         return Decoding(self.temperature, self.top_p, self.contrast)
 
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """One Gaussian release on each draw for all queries of a token: R tokens are one release at σ/√R.
-
-        Proof: docs/proofs/blocks.md.
-        """
-        shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
-        if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not added
-            shared_multiplier = math.nextafter(math.nextafter(shared_multiplier, 0.0), 0.0)
-        if draws.fixed_size is not None:
-            size = draws.fixed_size
-            return FixedSizeGaussian(size.sample_size, size.population, shared_multiplier, draws.steps)
-        return PoissonGaussian(draws.sampling_rate, shared_multiplier, draws.steps)
+        """One Gaussian release on each draw for all queries of a token: see `gaussian_event`."""
+        return gaussian_event(draws, noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -127,10 +118,21 @@ def start_release(
     mechanism: Mechanism, draws: Draws, noise_multiplier: float, random_source: RandomSource | None
 ) -> Release:
     """The release of one demonstration's tokens: the mechanism's own, or at σ = 0 the common baseline."""
-    if noise_multiplier > 0:
+    if noise_multiplier > 0 or mechanism.draws_once:
         return mechanism.start(draws, noise_multiplier, random_source)
     decoding = mechanism.decoding if isinstance(mechanism, GaussianMechanism) else Decoding()
     return Noiseless(mechanism.top_k, decoding=decoding)
+
+
+def gaussian_event(draws: Draws, noise_multiplier: float) -> Event:
+    """One Gaussian release on each draw: R tokens are one release at σ/√R (docs/proofs/blocks.md)."""
+    shared_multiplier = noise_multiplier / math.sqrt(draws.tokens_per_draw)
+    if draws.tokens_per_draw > 1:  # rounding must not credit noise that is not added
+        shared_multiplier = math.nextafter(math.nextafter(shared_multiplier, 0.0), 0.0)
+    if draws.fixed_size is not None:
+        size = draws.fixed_size
+        return FixedSizeGaussian(size.sample_size, size.population, shared_multiplier, draws.steps)
+    return PoissonGaussian(draws.sampling_rate, shared_multiplier, draws.steps)
 
 
 # ---- the noise --------------------------------------------------------------------------------------------

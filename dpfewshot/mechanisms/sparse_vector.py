@@ -71,7 +71,7 @@ class SparseVector(Mechanism):
     test_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.mechanism, SparseVector):
+        if isinstance(self.mechanism, SparseVector) or self.mechanism.draws_once:
             raise InvalidPlan("a sparse vector wraps a mechanism that releases every token")
         if not 0 < self.threshold <= _LARGEST_DISTANCE:
             raise InvalidPlan(f"threshold must lie above 0 and be at most 2, not {self.threshold}")

@@ -73,6 +73,8 @@ def decide(planner: Planner, mechanism: Mechanism | None, chosen: Settings) -> D
     if chosen.prompts_per_draw is not None:  # it is not reduced to what a stratum allows
         for stratum in planner.strata:
             rate_of(planner.settings, stratum)
+    if mechanism is not None and mechanism.draws_once:
+        return _of_all_records(planner, mechanism, chosen)
     options = _options(planner, chosen)
     decided, scored, reasons = _mechanism(planner, mechanism, options)
     some_are_enough = decided.enough and planner.budget and chosen.prompts_per_draw is None
@@ -97,6 +99,28 @@ def decide(planner: Planner, mechanism: Mechanism | None, chosen: Settings) -> D
             "token, beyond the tokens that the plan counts: raise kept_prompts"
         )
     return Decision(decided, replace(planner, settings=settings), tuple(reasons))
+
+
+def _of_all_records(planner: Planner, mechanism: Mechanism, chosen: Settings) -> Decision:
+    """One draw of every record for all texts of a label.
+
+    Raises:
+        InvalidPlan: the task has free labels, several fields or a schema, or prompts several records.
+    """
+    task = planner.writer.task
+    if task.labels is None or len(task.layout.fields) > 1 or task.layout.schema:
+        raise InvalidPlan(
+            f"the mechanism {mechanism.name} needs a task with given labels, one field and no schema: "
+            "leave the mechanism out"
+        )
+    if planner.settings.records_per_prompt > 1:
+        raise InvalidPlan(f"{mechanism.name} has no prompts of records: use records_per_prompt=1")
+    settings, reasons = replace(planner.settings, tokens_per_draw=planner.settings.max_tokens), []
+    if chosen.prompts_per_draw is None:
+        most = max(settings.most_prompts(stratum.population) for stratum in planner.strata)
+        settings = replace(settings, prompts_per_draw=max(1, most))
+        reasons.append(f"M={settings.prompts_per_draw}: every record of a label takes part in its one draw")
+    return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
 
 
 def _mechanism(

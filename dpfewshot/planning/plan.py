@@ -14,7 +14,7 @@ from dpfewshot.accounting import Event, epsilon
 from dpfewshot.accounting.events import check_relation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_up
-from dpfewshot.mechanisms import Draws, FixedSize, InvisibleInk
+from dpfewshot.mechanisms import Draws, FixedSize, InvisibleInk, WordHistogram
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
 from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, on_one_line, percent_text
@@ -23,14 +23,19 @@ READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
     "public-centred": (0.15, 0.2),
     InvisibleInk.name: (0.4, 0.6),
+    WordHistogram.name: (0.08, 0.2),
 }
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
 A reader then needed about 0.9 and 1.8 nats a token more, and above. Measured with SmolLM2-135M and Gemma 3
 270M (docs/results/readability.md), for these mechanisms alone. The Gaussian's figures, and
 how many words are out of place, are from long texts (docs/results/long.md). Texts of `InvisibleInk` have no
-words out of place at any noise: above these figures they say little of the records.
+words out of place at any noise, and so have those of `WordHistogram`: above these figures they say little of
+the records. (A first word is known above 5 times the noise.)
 """
+
+_WHOLE: Final = frozenset({InvisibleInk.name, WordHistogram.name})
+"""The mechanisms whose texts are whole at any noise."""
 
 OUT_OF_PLACE: Final = (25, 10)
 """At these two noises about one token in so many was out of place or more: from medians of ten long texts."""
@@ -71,9 +76,10 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
         return []
     settings, worst = plan.settings, noisy[0]
     remedies = ["more records", "a larger epsilon"]
-    if settings.shots_per_label > 1:
-        remedies.append("fewer shots_per_label")
-    remedies.append("a smaller max_tokens")
+    if plan.mechanism != WordHistogram.name:  # whose one draw serves all texts
+        if settings.shots_per_label > 1:
+            remedies.append("fewer shots_per_label")
+        remedies.append("a smaller max_tokens")
     if settings.prompts_per_draw < settings.most_prompts(worst.population):
         remedies.append(f"more time ({_more_prompts(plan, worst)})")
     helps = f"what helps: {', '.join(remedies)} (docs/how-to/settings.md)"
@@ -85,7 +91,7 @@ def who_reads_badly(plan: GenerationPlan) -> str:
     noisy = noisy_strata(plan)
     labels = ", ".join(on_one_line(one.scope or "") for one in noisy)
     some = f" of {labels}" if len(noisy) < len(plan.strata) else ""
-    how = "say little of the records" if plan.mechanism == InvisibleInk.name else "read badly"
+    how = "say little of the records" if plan.mechanism in _WHOLE else "read badly"
     return f"the texts{some} will {how}"
 
 
@@ -110,7 +116,7 @@ def reading(plan: GenerationPlan) -> str:
 
 def _reading(plan: GenerationPlan, noise: float) -> str:
     misplaced, _ = READABLE_NOISE[plan.mechanism]
-    whole = plan.mechanism == InvisibleInk.name
+    whole = plan.mechanism in _WHOLE
     if noise > misplaced:
         return f"{'whole, but' if whole else 'badly;'} {_fault(plan, noise)}"
     if noise > misplaced / 2:
@@ -124,7 +130,7 @@ def _fault(plan: GenerationPlan, noise: float) -> str:
     """What is wrong with texts at more noise than their mechanism was measured to bear."""
     _, senseless = READABLE_NOISE[plan.mechanism]
     hopeless = noise > senseless
-    if plan.mechanism == InvisibleInk.name:
+    if plan.mechanism in _WHOLE:
         much = "hardly anything" if hopeless else "little"
         return f"they will say {much} that the model does not say by itself"
     if noise > RANDOM_NOISE:

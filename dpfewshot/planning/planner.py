@@ -17,7 +17,8 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Draws, Mechanism
+from dpfewshot.mechanisms import Draws, Mechanism, WordHistogram
+from dpfewshot.mechanisms.word_histogram import CANDIDATES, MOST_HINT
 from dpfewshot.planning.plan import (
     HARDLY_PROTECTS,
     READABLE_NOISE,
@@ -70,7 +71,7 @@ class Planner:
             relation=self.relation,
             settings=self.settings,
             strata=tuple(made),
-            prompt_tokens=self.work_of(self.settings),
+            prompt_tokens=self.public_work if mechanism.draws_once else self.work_of(self.settings),
             reasons=reasons,
         )
 
@@ -87,6 +88,11 @@ class Planner:
         """The tokens that the model evaluates for one demonstration, from the caps."""
         return settings.prompts_per_draw * self.tokens_of_a_prompt(settings)
 
+    @property
+    def public_work(self) -> int:
+        """The tokens that the model evaluates for one text from a histogram, its prefix left out."""
+        return CANDIDATES * (self.lengths.opening + MOST_HINT + self.settings.max_tokens)
+
     def tokens_of_a_prompt(self, settings: PlanSettings) -> int:
         """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
 
@@ -98,6 +104,9 @@ class Planner:
     def estimated(self, plan: GenerationPlan, speed: Speed) -> GenerationPlan:
         """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
         settings = plan.settings
+        if plan.mechanism == WordHistogram.name:
+            seconds = plan.demonstrations * CANDIDATES * speed.public_text(self.lengths, settings)
+            return replace(plan, estimated_seconds=seconds)
         each = [
             len(one.labels) * speed.demonstration(self.lengths, one.within(settings)) for one in plan.strata
         ]
@@ -126,15 +135,18 @@ class Planner:
         """The labels to generate, stratum by stratum."""
         return [label for stratum in self.strata for label in stratum.labels]
 
-    def check_lengths(self) -> None:
+    def check_lengths(self, *, records: bool = True) -> None:
         """Refuse caps that the backend's context cannot hold, and a schema that needs more than `max_tokens`.
 
-        Every prompt that is longer than the context would count as absent.
+        Every prompt that is longer than the context would count as absent. Without `records`, prompts have a
+        hint in their place.
         """
         context_tokens = self.backend.context_tokens
         if self._shape is not None:
             self._shape.check(self.settings.max_tokens)
         needed = self.lengths.prefix + self.longest_suffix
+        if not records:
+            needed = 1 + self.lengths.prefix + self.lengths.opening + MOST_HINT + self.settings.max_tokens
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
@@ -171,7 +183,7 @@ def plan_stratum(
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.
     """
     sampling_rate = rate_of(settings, stratum)
-    draws = draws_at(settings, stratum, sampling_rate)
+    draws = _draws(mechanism, settings, stratum, sampling_rate)
     sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
         sigma = _published_noise(mechanism, draws, budget)  # without a cost: it is not certified
@@ -216,7 +228,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
         shared = min(plan.settings.tokens_per_draw, max_tokens)
         settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
         stratum = replace(worst, population=population)
-        draws = draws_at(settings, stratum, rate_of(settings, stratum))
+        draws = _draws(mechanism, settings, stratum, rate_of(settings, stratum))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
         return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
 
@@ -258,6 +270,11 @@ def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple
     target = limit.as_target()
     sigma = calibrate(event, epsilon=target.epsilon, delta=target.delta)
     return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
+
+
+def _draws(mechanism: Mechanism, settings: PlanSettings, stratum: Stratum, rate: Fraction) -> Draws:
+    draws = draws_at(settings, stratum, rate)
+    return replace(draws, steps=1) if mechanism.draws_once else draws
 
 
 def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:

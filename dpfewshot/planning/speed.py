@@ -80,14 +80,20 @@ class Speed:
         tokens, prompts = settings.max_tokens, settings.prompts_per_draw
         draws = settings.draws_per_demonstration
         drawn = lengths.at_draws(settings)
-        afresh = self.first(drawn + settings.tokens_per_draw / 2)
-        if self.step is None or self.public_step is None:
-            public, step = tokens * self.first(lengths.opening + tokens / 2), afresh
-        else:
-            public = self.first(lengths.prefix + lengths.opening) + (tokens - 1) * self.public_step
+        step = afresh = self.first(drawn + settings.tokens_per_draw / 2)
+        if self.step is not None:
             kept = 1.0 if self.kept_prompts is None else min(1.0, self.kept_prompts / prompts)
             step = kept * self.step + (1 - kept) * afresh
-        return public + prompts * (draws * self.first(drawn) + (tokens - draws) * step)
+        return self.public_text(lengths, settings) + prompts * (
+            draws * self.first(drawn) + (tokens - draws) * step
+        )
+
+    def public_text(self, lengths: Lengths, settings: PlanSettings) -> float:
+        """Seconds for one text of `max_tokens` tokens from the public prompt alone."""
+        tokens = settings.max_tokens
+        if self.public_step is None:
+            return tokens * self.first(lengths.opening + tokens / 2)
+        return self.first(lengths.prefix + lengths.opening) + (tokens - 1) * self.public_step
 
 
 @dataclass(frozen=True)

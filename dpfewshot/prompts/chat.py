@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dpfewshot.backends.protocol import LogprobBackend, not_a_backend
 from dpfewshot.errors import BackendError
+from dpfewshot.tasks import Task
 
 _CONVERSATIONS: Final = (
     ("quince",),
@@ -58,6 +59,18 @@ def chat_turns(backend: object) -> ChatTurns:
     if not isinstance(backend, LogprobBackend):
         raise not_a_backend("the backend", backend)
     return backend.known("chat turns", lambda: _turns(backend))
+
+
+def in_chat(task: Task, backend: LogprobBackend) -> Task:
+    """The task in the model's own template, if it has one that can be used: a model told what to write.
+
+    Measured in docs/decisions/histogram.md.
+    """
+    try:
+        chat_turns(backend)
+    except BackendError:
+        return task
+    return replace(task, chat=True)
 
 
 def _turns(backend: LogprobBackend) -> ChatTurns:

@@ -21,7 +21,7 @@ model: `between` and the text field's name then hold the turns of the model's te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -69,6 +69,7 @@ class LabelPrompts:
         between: public tokens after a record.
         opening: public tokens of the demonstration to be written: its label and its text field's name.
         further: public tokens between two fields of a text: what ends the one, and the name of the other.
+        text_field: the public tokens that end the opening: the text field's name.
     """
 
     prefix: list[int]
@@ -76,6 +77,18 @@ class LabelPrompts:
     between: list[int]
     opening: list[int]
     further: tuple[tuple[int, ...], ...] = ()
+    text_field: tuple[int, ...] = ()
+
+    def hinted(self, hint: Sequence[int]) -> LabelPrompts:
+        """The pieces of a prompt without records, with public tokens between the label and the text."""
+        named = len(self.text_field)
+        opener = self.opening[: len(self.opening) - named]
+        return replace(
+            self,
+            prefix=self.prefix[: len(self.prefix) - len(self.opener)] + opener,
+            opener=opener,
+            opening=[*opener, *hint, *self.text_field],
+        )
 
     @property
     def public_suffix(self) -> list[int]:
@@ -142,7 +155,7 @@ class PromptWriter:
         # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening
         prefix = [*self._instruction, *opener]
-        return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further)
+        return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further, self._text_field)
 
     def body(self, record: Record) -> Body:
         """One record's tokens after its opener; None if it cannot be tokenised."""

@@ -28,6 +28,7 @@ MAY_SEE_THE_CORE = {
     "mechanisms/public_centred.py",
     "mechanisms/report_noisy_max.py",
     "mechanisms/sparse_vector.py",
+    "mechanisms/word_histogram.py",
     "releases/calibration.py",
     "releases/choosing.py",
     "releases/labels.py",

@@ -1,0 +1,250 @@
+"""Texts from a noisy histogram of the records' words: of several that the model writes, the likest.
+
+One draw of records is charged and counted for all texts of a label. Everything else reads public numbers:
+
+1. A candidate begins with one of the records' first words, and its prompt names two of their words and their
+   length, all drawn by their noisy shares.
+2. The model writes it from that prompt, without any record.
+3. The candidate whose own row has the largest product with the histogram is released, if it ends and opens
+   otherwise than earlier texts. Its mean log-probability counts too, so that it makes sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, cast
+
+import numpy as np
+
+from dpfewshot.account.reservation import Reservation
+from dpfewshot.backends.protocol import Logprobs, closing_block
+from dpfewshot.errors import BackendError
+from dpfewshot.exact import RandomSource
+from dpfewshot.generation.draft import Draft, ShapedDraft
+from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answered, public_row
+from dpfewshot.generation.units import Bodies
+from dpfewshot.mechanisms import Release
+from dpfewshot.mechanisms.decoding import Decoding
+from dpfewshot.mechanisms.word_histogram import (
+    CANDIDATES,
+    MOST_HINT,
+    Features,
+    Histogram,
+    HistogramRelease,
+    features,
+    row_sum,
+)
+from dpfewshot.prompts.writer import LabelPrompts, none_if_unusable
+from dpfewshot.runtime.forking import cached_property
+from dpfewshot.sampling import Sampler
+
+_DECODING: Final = Decoding(temperature=0.7, top_p=0.9)
+
+_TOP_K: Final = 100
+
+_SENSE: Final = 0.05
+"""What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
+
+_WORST: Final = 100.0
+"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name."""
+
+_NAMED: Final = 2
+"""Words of the records that a prompt names."""
+
+_SHORTEST: Final = 3
+"""Letters of a word that a prompt names."""
+
+_RECORDS_AT_ONCE: Final = 1000
+
+
+@dataclass(eq=False)
+class _Candidate:
+    """A text that may be released, while it is written.
+
+    Attributes:
+        hint: public tokens of its prompt, between the label and the text.
+        tokens: of the text, with the one that ends it, if there is one.
+        logprobs: of its tokens but the first word.
+        failed: whether the model gave no token any probability.
+    """
+
+    hint: list[int]
+    draft: Draft | ShapedDraft
+    tokens: list[int]
+    logprobs: list[float] = field(default_factory=list)
+    failed: bool = False
+
+    def add(self, token: int, logprob: float) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.draft.add(token)
+
+    @cached_property
+    def text(self) -> str:
+        return self.draft.text()
+
+    @property
+    def opening(self) -> tuple[str, ...]:
+        return _opening(self.text)
+
+    def worth(self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]]) -> float:
+        """Its likeness to the histogram, and its sense."""
+        sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
+        if self.draft.cut_off or "[" in self.text:  # "Dear [name]"
+            sense -= _WORST
+        return histogram.likeness(features(self.text, tokenize)) + _SENSE * sense
+
+
+@dataclass(frozen=True)
+class HistogramLoop(TokenLoop):
+    """Generates from one histogram a label. See `TokenLoop`; `random_source` is for tests alone."""
+
+    random_source: RandomSource | None = None
+
+    def tokens(
+        self,
+        units: Bodies,
+        sampler: Sampler,
+        release: Release,
+        reservation: Reservation,
+        *,
+        prompts: LabelPrompts,
+        max_tokens: int,
+        released: list[int],
+        earlier: Sequence[str] = (),
+        stop: StopSignal | None = None,
+    ) -> Generator[int]:
+        """Release the tokens of one demonstration, all of them or none. See `TokenLoop.tokens`.
+
+        The first one of a reservation charges its draw; later ones read the histogram that it keeps.
+        """
+        stop = stop or StopSignal()
+        if released:  # the text was taken, and not recorded
+            return
+        if reservation.histogram is None:
+            with closing_block(
+                self.backend, prompts.prefix, [prompts.public_suffix], 1, public=True
+            ) as public:
+                public_row(public)  # finds a dead server before anything is charged
+            units.check()
+            # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
+            total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size)
+            stop.check()
+            noisy = cast("HistogramRelease", release).histogram(total, reservation.draw())
+            reservation.keep(noisy.as_dict())
+        histogram = Histogram.from_dict(reservation.histogram or {}).spelled(self.backend)
+        written = self._written(histogram, prompts, max_tokens, stop)
+        worth = {one: one.worth(histogram, self.backend.tokenize) for one in written}
+        released += max(_allowed(written, earlier), key=lambda one: worth[one]).tokens
+        yield from released
+
+    def _ask(self, prompts: LabelPrompts) -> None:
+        """Find a dead server or model before anything is charged."""
+        suffix = prompts.public_suffix
+        with closing_block(self.backend, prompts.prefix, [suffix], 1, public=True) as block:
+            public_row(block)
+
+    def _counted(self, units: Bodies, sampler: Sampler) -> Iterator[Features]:
+        """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
+        drawn = [record for subset in sampler.draw(units.sizes) for record in subset]
+        for start in range(0, len(drawn), _RECORDS_AT_ONCE):
+            [bodies] = units.of([drawn[start : start + _RECORDS_AT_ONCE]])
+            for body in bodies:
+                found = (
+                    None
+                    if body is None
+                    else none_if_unusable(partial(self._features, body), public=self._works)
+                )
+                if found is not None:
+                    yield found
+
+    def _features(self, tokens: Sequence[int]) -> Features:
+        return features(self.backend.detokenize(tokens), self.backend.tokenize)
+
+    def _works(self) -> object:
+        return self._features(self.backend.tokenize(" public"))
+
+    def _written(
+        self, histogram: Histogram, prompts: LabelPrompts, max_tokens: int, stop: StopSignal
+    ) -> list[_Candidate]:
+        """Candidates that the model writes side by side, from words of the histogram."""
+        candidates = [self._begun(histogram, max_tokens) for _ in range(CANDIDATES)]
+        hinted = [prompts.hinted(one.hint) for one in candidates]
+        suffixes = [[*each.public_suffix, *one.tokens] for each, one in zip(hinted, candidates, strict=True)]
+        with closing_block(self.backend, hinted[0].prefix, suffixes, max_tokens) as block:
+            while writing := [
+                (place, one)
+                for place, one in enumerate(candidates)
+                if not (one.failed or one.draft.finished) and len(one.tokens) < max_tokens
+            ]:
+                stop.check()
+                rows = answered(block, CANDIDATES, None)
+                for place, one in writing:
+                    self._go_on(one, rows[place], max_tokens - len(one.tokens))
+                block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
+        written = [one for one in candidates if not one.failed]
+        if not written:
+            raise BackendError(NO_PROBABILITY)
+        return written
+
+    def _begun(self, histogram: Histogram, max_tokens: int) -> _Candidate:
+        """A candidate's beginning, and the words that its prompt names."""
+        begun = {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
+        spelled = {word: self.backend.detokenize([word]).strip() for word in histogram.words}
+        left = {
+            word: share
+            for word, share in histogram.words.items()
+            if spelled[word] not in begun and len(spelled[word]) >= _SHORTEST
+        }
+        words: list[int] = []
+        while left and len(words) < _NAMED:
+            words.append(self._drawn(left))
+            del left[words[-1]]
+        hint = f"\nWords: {', '.join(spelled[word] for word in words)}" if words else ""
+        hint += f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words"
+        beginning = [self._drawn(histogram.firsts)] if histogram.firsts else []
+        told = self.backend.tokenize(hint)
+        return _Candidate(told if len(told) <= MOST_HINT else [], self.draft(beginning), beginning)
+
+    def _go_on(self, one: _Candidate, row: Logprobs, left: int) -> None:
+        """Add a candidate's next token, drawn from the model's likeliest, or note that there is none."""
+        support = one.draft.support(_among, row, left)
+        scores = row[support].astype(np.float64)
+        scores[~np.isfinite(scores)] = -np.inf
+        if np.isneginf(scores).all():
+            one.failed = True
+            return
+        place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
+        one.add(support[place], float(scores[place]))
+
+    def _drawn(self, shares: Mapping[int, float]) -> int:
+        """A token, drawn by its share."""
+        tokens = list(shares)
+        each = np.array([shares[token] for token in tokens])
+        return tokens[Decoding(temperature=1.0).choose(each, self.random_source)]
+
+
+def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
+    """The likeliest tokens that are not excluded, in any order."""
+    scores = np.nan_to_num(logprobs, nan=-np.inf)
+    scores[list(excluded)] = -np.inf
+    kept: list[int] = np.argpartition(-scores, min(_TOP_K, len(scores) - 1))[:_TOP_K].tolist()
+    return kept
+
+
+def _opening(text: str) -> tuple[str, ...]:
+    return tuple(text.lower().split()[:2])
+
+
+def _allowed(written: Sequence[_Candidate], earlier: Sequence[str]) -> list[_Candidate]:
+    """The candidates that open otherwise than earlier texts, or at least are none of them."""
+    openings = set(map(_opening, earlier))
+    rules: list[Callable[[_Candidate], bool]] = [
+        lambda one: bool(one.text) and one.opening not in openings,
+        lambda one: bool(one.text) and one.text not in earlier,
+        lambda _: True,
+    ]
+    return next(kept for rule in rules if (kept := [one for one in written if rule(one)]))

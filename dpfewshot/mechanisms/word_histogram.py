@@ -1,0 +1,243 @@
+r"""A noisy histogram of the records' words. A model then writes from it alone, and reads no record.
+
+Each unit gives one record. Its row has the coordinates below, non-negative integers, with an L2 norm of at
+most one grid step times the grid, 1:
+
+    coordinate                                  squared weight
+    each of its k distinct words                0.64 / k
+    its first word                              0.20
+    its length in words, in powers of √2        0.08
+    its last character: one of .?! or another   0.08
+
+The sum of all rows plus N(0, (Δσ)² I) is released once for a label (docs/proofs/word-histogram.md). What
+follows is post-processing: any number of texts, by any model.
+
+Private keyphrases in a model's prompt: Nagesh, Chen, Mishra, Wagner 2025. A noisy mean of features that texts
+are compared with: DP-MERF (Harder, Adamczewski, Park 2021).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from operator import index
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfewshot import _core
+from dpfewshot.account.permit import Permit
+from dpfewshot.accounting.events import Event
+from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.errors import InvalidPlan
+from dpfewshot.exact import RandomSource
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions
+from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
+
+_WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (64, 20, 8, 8))
+"""Squared weights of the parts of a row: they sum to 1."""
+
+LENGTHS: Final = 16
+"""Lengths that are told apart: 1, √2, 2, ... words."""
+
+ENDS: Final = ".?!"
+
+_COMMONEST: Final = 1000
+"""The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
+
+CLEAR: Final = 5.0
+"""Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.1 are noise alone."""
+
+CANDIDATES: Final = 12
+"""Candidates that a model writes for one text."""
+
+MOST_HINT: Final = 24
+"""The most tokens by which a prompt names words and a length."""
+
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
+
+
+class Features(NamedTuple):
+    """What is counted of one text.
+
+    Attributes:
+        words: token ids of its distinct words, in lower case; of those that are one token.
+        first: the token id of its first word, as it is written; None if that is not one token.
+        length: which of the `LENGTHS` it has.
+        end: the place of its last character in `ENDS`; 3 for another.
+    """
+
+    words: frozenset[int]
+    first: int | None
+    length: int
+    end: int
+
+
+def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
+    """What is counted of a text."""
+    words = _WORD.findall(text)
+    ids = {each for word in {word.lower() for word in words} if (each := _only_token(word, tokenize))}
+    number = max(1, len(text.split()))
+    return Features(
+        words=frozenset(each for each in ids if each >= _COMMONEST),
+        first=_only_token(words[0], tokenize) if words and text.lstrip().startswith(words[0]) else None,
+        length=min(LENGTHS - 1, round(2 * math.log2(number))),
+        end=ENDS.find(text.rstrip()[-1:]) % (len(ENDS) + 1) if text.strip() else len(ENDS),
+    )
+
+
+def _only_token(word: str, tokenize: Callable[[str], Sequence[int]]) -> int | None:
+    tokens = tokenize(f" {word}")
+    return index(tokens[0]) if len(tokens) == 1 else None  # a fraction raises here, for its text alone
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A released histogram. Public: the shares of units, noisy; what noise alone may have made is left out.
+
+    Attributes:
+        words: of a word's token, weighted as in a row.
+        firsts: of a first word's token, likewise.
+        lengths: of each of the `LENGTHS`, likewise.
+        ends: of each of `ENDS`, and of another end, likewise.
+    """
+
+    words: Mapping[int, float]
+    firsts: Mapping[int, float]
+    lengths: Sequence[float]
+    ends: Sequence[float]
+
+    def spelled(self, backend: LogprobBackend) -> Histogram:
+        """The histogram without tokens that no word is counted by: they are noise."""
+
+        def counted(token: int, *, lower: bool) -> bool:
+            word = backend.detokenize([token]).strip()
+            known = _WORD.fullmatch(word) and _only_token(word, backend.tokenize) == token
+            return bool(known) and (not lower or (word == word.lower() and token >= _COMMONEST))
+
+        words = {word: share for word, share in self.words.items() if counted(word, lower=True)}
+        firsts = {word: share for word, share in self.firsts.items() if counted(word, lower=False)}
+        return replace(self, words=words, firsts=firsts)
+
+    def likeness(self, found: Features) -> float:
+        """The product of a text's row and the noisy mean of the units' rows: how much a text is like them."""
+        each = math.sqrt(_WORDS / max(1, len(found.words)))
+        return (
+            each * sum(self.words.get(word, 0.0) for word in found.words)
+            + math.sqrt(_FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
+            + math.sqrt(_LENGTH) * self.lengths[found.length]
+            + math.sqrt(_END) * self.ends[found.end]
+        )
+
+    @property
+    def length(self) -> int:
+        """The words of a text of the commonest length."""
+        return round(2 ** (int(np.argmax(self.lengths)) / 2))
+
+    def as_dict(self) -> dict[str, object]:
+        """The histogram as JSON; `from_dict` reads it back."""
+        return {
+            "words": {str(word): share for word, share in self.words.items()},
+            "firsts": {str(word): share for word, share in self.firsts.items()},
+            "lengths": list(self.lengths),
+            "ends": list(self.ends),
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Histogram:
+        """The histogram that `as_dict` made this from."""
+        words, firsts = (
+            {int(word): share for word, share in told[name].items()} for name in ("words", "firsts")
+        )
+        return cls(words, firsts, list(told["lengths"]), list(told["ends"]))
+
+
+@dataclass(frozen=True)
+class WordHistogram(Mechanism):
+    """Counts the words of all records once, with noise; a model writes any number of texts from the counts.
+
+    Its tasks have given labels, one field and no schema. A model sees no record, so it need not be trusted.
+    """
+
+    name: ClassVar[str] = "word-histogram"
+    top_k: ClassVar[int | None] = None  # it has no candidates
+    draws_once: ClassVar[bool] = True
+    refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(("top_k", "clip", "temperature", "top_p"), "no token is drawn from predictions")
+    )
+
+    def event(self, draws: Draws, noise_multiplier: float) -> Event:
+        """One Gaussian release on each draw."""
+        return gaussian_event(replace(draws, tokens_per_draw=1), noise_multiplier)
+
+    def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
+        """The standard deviation on the share of units whose text begins with a given word."""
+        return noise_multiplier * math.sqrt(draws.row_change.rows / _FIRST) / draws.prompts
+
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> HistogramRelease:
+        """See `Mechanism.start`."""
+        return HistogramRelease(None, noise_multiplier, random_source, draws)
+
+
+@dataclass
+class HistogramRelease(BaseRelease):
+    """Sums rows and adds noise, in integers."""
+
+    draws: Draws
+
+    def histogram(self, total: NDArray[np.int64], permit: Permit) -> Histogram:
+        """Release the noisy mean of the rows of one draw.
+
+        Args:
+            total: private, the `row_sum` of the draw.
+            permit: loses one token before any noise is drawn.
+        """
+        permit.use(self.noise_multiplier)
+        scale = 0
+        if self.noise_multiplier > 0:
+            scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
+            total = total + _core.rounded_normals(scale, len(total), self.random_source)
+        return of_noisy_sum(total, scale, self.draws.prompts)
+
+    def choose(self, predictions: Predictions) -> int:  # noqa: ARG002 - nothing is chosen
+        """Refuse: no token is chosen from predictions."""
+        raise InvalidPlan(f"the mechanism {WordHistogram.name} reads no predictions")
+
+
+def row_sum(found: Iterable[Features], vocabulary_size: int) -> NDArray[np.int64]:
+    """The sum of the texts' rows, in grid steps, shape (2V + 20,): words, first words, lengths, ends."""
+    first = vocabulary_size
+    length = 2 * vocabulary_size
+    total = np.zeros(length + LENGTHS + len(ENDS) + 1, dtype=np.int64)
+    for each in found:
+        words = [word for word in each.words if 0 <= word < vocabulary_size]  # no error tells of a record
+        if words:
+            total[words] += _steps(_WORDS / len(words))
+        if each.first is not None and 0 <= each.first < vocabulary_size:
+            total[first + each.first] += _steps(_FIRST)
+        total[length + each.length] += _steps(_LENGTH)
+        total[length + LENGTHS + each.end] += _steps(_END)
+    return total
+
+
+def _steps(squared: Fraction) -> int:
+    """The largest number of grid steps whose square is at most this share of the squared grid."""
+    return math.isqrt(math.floor(squared * _core.grid**2))
+
+
+def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int) -> Histogram:
+    """The histogram of a noisy sum over so many units, without words that noise alone may have made."""
+    mean, least = total / (float(_core.grid) * units), CLEAR * scale / (float(_core.grid) * units)
+    vocabulary_size = (len(total) - LENGTHS - len(ENDS) - 1) // 2
+    bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
+    words, firsts, lengths, ends = (mean[start:end] for start, end in pairwise(bounds))
+    kept = [{int(at): float(part[at]) for at in np.flatnonzero(part > least)} for part in (words, firsts)]
+    return Histogram(kept[0], kept[1], np.maximum(lengths, 0).tolist(), np.maximum(ends, 0).tolist())

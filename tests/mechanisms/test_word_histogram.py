@@ -1,0 +1,276 @@
+"""The word histogram: its rows' bound in integers, its noise, its cost, and texts of the real small model."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import dpfewshot as dpf
+from dpfewshot import _core
+from dpfewshot.account.permit import Permit
+from dpfewshot.accounting import epsilon
+from dpfewshot.audit import canary_game
+from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
+from dpfewshot.mechanisms.word_histogram import Features, Histogram, features, of_noisy_sum, row_sum
+from dpfewshot.planning.settings import Settings
+from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from tests.support.laws import IMPOSSIBLE
+
+VOCABULARY = 40
+ONE_DRAW = Draws(1.0, 1, 12, 50, RowChange.ADDED)
+
+rows = st.builds(
+    Features,
+    words=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=VOCABULARY),
+    first=st.none() | st.integers(0, VOCABULARY - 1),
+    length=st.integers(0, word_histogram.LENGTHS - 1),
+    end=st.integers(0, len(word_histogram.ENDS)),
+)
+
+
+def squared(change):
+    return sum(int(each) ** 2 for each in change)
+
+
+@given(st.lists(rows, max_size=12), rows, rows)
+def test_a_unit_moves_the_sum_by_at_most_one(others, one, another):
+    without, with_one = row_sum(others, VOCABULARY), row_sum([*others, one], VOCABULARY)
+    replaced = row_sum([another, *others], VOCABULARY)
+    assert (without >= 0).all()
+    assert squared(with_one - without) <= _core.grid**2
+    assert squared(with_one - replaced) <= 2 * _core.grid**2
+
+
+def test_the_bound_is_nearly_reached_and_unnormalised_words_break_it(monkeypatch):
+    one = Features(frozenset(range(7)), 1, 3, 0)
+    assert squared(row_sum([one], VOCABULARY)) > 0.999 * _core.grid**2
+    monkeypatch.setattr(word_histogram, "_steps", lambda _: math.isqrt(_core.grid**2 // 5))
+    assert squared(row_sum([one], VOCABULARY)) > _core.grid**2
+
+
+@given(st.text(), st.integers(1, 5))
+def test_any_text_has_a_row(text, pieces):
+    found = features(text, lambda word: [1000 + ord(letter) % 9000 for letter in word[:pieces]])
+    assert squared(row_sum([found], 10_000)) <= _core.grid**2
+
+
+def test_a_text_is_counted_by_its_words_first_word_length_and_end():
+    ids = {" where": 1200, " is": 5, " my": 6, " parcel": 2000, " Where": 1300}
+    found = features("Where is my parcel, parcel?", lambda word: [ids[word]])
+    assert found == Features(frozenset({1200, 2000}), 1300, round(2 * math.log2(5)), 1)
+    assert features("", lambda word: [ids[word]]) == Features(frozenset(), None, 0, 3)
+    assert features("12 parcels", lambda _: [1, 2]).first is None
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (0.9, False), (1.1, False)])
+def test_the_noise_has_the_scale_that_was_charged(monkeypatch, factor, fits):
+    """With controls of a scale that is 10 % off."""
+    sums = []
+    monkeypatch.setattr(word_histogram, "of_noisy_sum", lambda total, *_: sums.append(total))
+    release = WordHistogram().start(ONE_DRAW, 1.7)
+    release.histogram(row_sum([], 50_000), Permit(1, 1.7))
+    scaled = sums[0] / (1.7 * factor * _core.grid)
+    spread = float((scaled**2).sum())
+    chance = 2 * min(stats.chi2.cdf(spread, len(scaled)), stats.chi2.sf(spread, len(scaled)))
+    assert bool(chance > IMPOSSIBLE) is fits
+
+
+def test_a_draw_pays_for_one_histogram():
+    permit = Permit(1, 1.7)
+    release = WordHistogram().start(ONE_DRAW, 1.7)
+    nothing = row_sum([], VOCABULARY)
+    release.histogram(nothing, permit)
+    with pytest.raises(BudgetExceeded):
+        release.histogram(nothing, permit)
+    with pytest.raises(BudgetExceeded, match="another noise multiplier"):
+        release.histogram(nothing, Permit(1, 1.6))
+
+
+@pytest.mark.parametrize("noise", [0.7, 1.5, 3.7308717988])
+def test_the_cost_is_that_of_one_gaussian(noise):
+    """Balle and Wang 2018, Theorem 8: δ of the analytic Gaussian mechanism, without sampling."""
+    event = WordHistogram().event(ONE_DRAW, noise)
+    bound = epsilon(event, delta=1e-5).upper
+    normal, half = stats.norm.cdf, 1 / (2 * noise)
+    delta = normal(half - bound * noise) - math.exp(bound) * normal(-half - bound * noise)
+    assert 0.99e-5 < delta <= 1e-5
+
+
+def test_words_that_noise_alone_may_have_made_are_left_out():
+    total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
+    total[[3, 7]] = 4 * _core.grid, 6 * _core.grid
+    kept = of_noisy_sum(total, _core.grid, 10)
+    assert dict(kept.words) == {7: pytest.approx(0.6)}
+    assert Histogram.from_dict(kept.as_dict()) == kept
+
+
+def test_a_likelier_text_has_the_words_of_the_records():
+    common, rare = Features(frozenset({2, 3}), 1, 4, 1), Features(frozenset({8}), 9, 15, 0)
+    noiseless = of_noisy_sum(row_sum([common] * 20 + [rare], VOCABULARY), 0, 21)
+    assert noiseless.likeness(common) == pytest.approx(20 / 21, abs=0.01)
+    assert noiseless.likeness(rare) == pytest.approx(1 / 21, abs=0.01)
+    assert noiseless.length == 4
+
+
+# ---- with the real small model ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    with dpf.backends.LlamaCpp(
+        dpf.backends.packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1
+    ) as backend:
+        yield backend
+
+
+def synthesizer(model, **settings):
+    records = support_tickets()
+    budget = settings.pop("budget", dpf.PrivacyBudget(4, 1e-5))
+    return dpf.Synthesizer(
+        SUPPORT_TICKETS,
+        records,
+        model,
+        budget=budget,
+        max_tokens=10,
+        mechanism=WordHistogram(),
+        labels=["Refund"],
+        **settings,
+    )
+
+
+def histogram_of(run):
+    [stratum] = run._generation.runs  # noqa: SLF001 - nothing shows it
+    return stratum.reservation.histogram
+
+
+def test_one_draw_serves_all_texts_of_a_label(model):
+    run = synthesizer(model, shots_per_label=2)
+    [stratum] = run.plan.strata
+    assert (stratum.steps, stratum.sampling_rate) == (1, Fraction(1))
+    made = run.generate_all()
+    with pytest.raises(BudgetExceeded):
+        run.generate("Refund")
+    assert len({one.text for one in made}) == 2
+    assert len({tuple(one.text.lower().split()[:2]) for one in made}) == 2
+    assert all(one.certified and one.spent == stratum.spend for one in made)
+    assert run.spent == stratum.spend
+
+
+def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url):
+    def account():
+        return dpf.open_account(ledger_url, "tickets")
+
+    dpf.BudgetLedger.open(ledger_url).create("tickets", dpf.PrivacyBudget(4, 1e-5))
+    first = synthesizer(model, shots_per_label=2, account=account())
+    one = first.generate("Refund")
+    kept = histogram_of(first)
+    first.close()
+    second = synthesizer(model, shots_per_label=2, account=account())
+    made = second.generate_all(resume=True)
+    assert made[0].text == one.text
+    assert Counter(each.label for each in made) == {"Refund": 2}
+    assert histogram_of(second) == kept
+    assert account().spent == one.spent
+
+
+def test_two_processes_that_resume_one_run_take_it_from_each_other(model, ledger_url):
+    ledger = dpf.BudgetLedger.open(ledger_url)
+    ledger.create("tickets", dpf.PrivacyBudget(4, 1e-5))
+    runs = [
+        synthesizer(model, shots_per_label=2, account=dpf.open_account(ledger_url, "tickets")) for _ in "123"
+    ]
+    first = runs[0].generate("Refund")
+    assert runs[1].unfinished
+    made = runs[1].generate_all(resume=True)
+    assert made[0].text == first.text
+    with pytest.raises(LedgerError, match="resumed"):
+        runs[0].generate("Refund")
+    assert [one.text for one in runs[2].generate_all(resume=True)] == [one.text for one in made]
+    assert ledger.account("tickets").verify().problems == ()
+
+
+class Failing(dpf.backends.LogprobBackend):
+    """The model, which fails where it is told to."""
+
+    batch_invariant = True
+
+    def __init__(self, model, *, counting=False, answers=False):
+        self.model, self.counting, self.answers = model, counting, answers
+        self.vocabulary_size, self.end_token_ids = model.vocabulary_size, model.end_token_ids
+
+    def tokenize(self, text):
+        if self.counting and text == " order":
+            raise BackendError("the tokenizer is away", retryable=True)
+        return self.model.tokenize(text)
+
+    def detokenize(self, tokens):
+        return self.model.detokenize(tokens)
+
+    def next_token_logprobs(self, prompts, support=None):  # noqa: ARG002 - it answers nothing
+        return np.full((len(prompts), self.vocabulary_size), np.nan, dtype=np.float32)
+
+
+def test_a_model_that_is_away_costs_nothing(model):
+    run = synthesizer(Failing(model))
+    with pytest.raises(BackendError, match="no probability"):
+        run.generate("Refund")
+    assert run.spent == dpf.PrivacySpend(0, 0)
+
+
+def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model, monkeypatch):
+    backend = Failing(model, counting=True)
+    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+    run = synthesizer(backend)
+    with pytest.raises(BackendError):
+        run.generate("Refund")
+    assert run.spent == dpf.PrivacySpend(0, 0)
+    backend.counting = False
+    assert run.generate("Refund").certified
+
+
+def test_a_sparse_vector_cannot_wrap_it():
+    with pytest.raises(InvalidPlan, match="releases every token"):
+        SparseVector(WordHistogram(), threshold=0.5, releases=2)
+
+
+def test_the_histogram_of_many_records_has_their_words(model):
+    run = synthesizer(model, budget=dpf.PrivacyBudget(8, 1e-5))
+    run.generate("Refund")
+    told = histogram_of(run)
+    words = {model.detokenize([int(word)]).strip() for word in told["words"]}
+    texts = [record.text.lower() for record in support_tickets() if record.label == "Refund"]
+    assert words
+    assert all(sum(word in text for text in texts) >= len(texts) / 40 for word in words)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        (dpf.Task("free", "Write.", "Kind", "Text", None), Settings(), "given labels"),
+        (dpf.Task("shaped", "Write.", "Kind", "Text", ("a",), schema="[0-9]{3}"), Settings(), "no schema"),
+        (dpf.Task("plain", "Write.", "Kind", "Text", ("a",)), Settings(records_per_prompt=2), "per_prompt=1"),
+    ],
+)
+def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
+    with pytest.raises(InvalidPlan, match=message):
+        dpf.Synthesizer(
+            task,
+            [dpf.Record("123", "a")] * 9,
+            model,
+            budget=dpf.PrivacyBudget(1, 1e-5),
+            mechanism=WordHistogram(),
+            max_tokens=10,
+            labels=["a"],
+            settings=settings,
+        )
+
+
+def test_a_canary_game_says_that_it_has_no_predictions(model):
+    with pytest.raises(InvalidPlan, match="reads none"):
+        canary_game(synthesizer(model), plays=100)
