@@ -1,9 +1,9 @@
-"""Texts of the default settings, all of them, not chosen: the README's "Before and after".
+"""Texts of the settings that `init` writes, all of them, not chosen: the README's "Before and after".
 
-    dpfewshot model get qwen-0.5b
-    python -m bench.texts DATA     # adds to bench/results/texts.jsonl, some 60 minutes
+    dpfewshot model get qwen-1.5b
+    python -m bench.texts DATA     # adds to bench/results/texts.jsonl, some 10 minutes
 
-One certified text for each topic of banking77 and ε, by Qwen2.5-Coder 0.5B. ε = 0 reads no record.
+One certified text for each topic of banking77 and ε, by Qwen2.5-Coder 1.5B. ε = 0 reads no record.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import dpfewshot as dpf
 from dpfewshot.baselines import instruction_only_demonstrations
+from dpfewshot.prompts.chat import in_chat
 
 TEXTS = Path(__file__).parent / "results/texts.jsonl"
 TOKENS = 20
@@ -60,9 +61,12 @@ def demonstrations(
 ) -> Iterable[dpf.Demonstration]:
     """One text a topic."""
     if epsilon == 0:
-        return instruction_only_demonstrations(BANK, model, max_tokens=TOKENS)
+        return instruction_only_demonstrations(in_chat(BANK, model), model, max_tokens=TOKENS)
     budget = dpf.PrivacyBudget(epsilon, 1e-5)
-    return dpf.Synthesizer(BANK, records, model, budget=budget, max_tokens=TOKENS).generate_all()
+    mechanism = dpf.mechanisms.WordHistogram()
+    return dpf.Synthesizer(
+        BANK, records, model, budget=budget, max_tokens=TOKENS, mechanism=mechanism
+    ).generate_all()
 
 
 def main() -> None:
@@ -73,7 +77,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     records = messages(parser.parse_args().data)
     sizes = Counter(record.label for record in records)
-    model = dpf.backends.LlamaCpp("qwen-0.5b")
+    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30)
     for epsilon in (0, 1, 4):
         for one in demonstrations(epsilon, records, model):
             row = {"topic": one.label, "units": sizes[one.label], "epsilon": epsilon, "text": one.text}

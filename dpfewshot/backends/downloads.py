@@ -80,8 +80,8 @@ DOWNLOADS: Final[Mapping[str, Download]] = {
 }
 """By the name that stands for the model's file, as in `--model qwen-0.5b`."""
 
-RECOMMENDED: Final = "qwen-0.5b"
-"""In place of the packaged model (docs/decisions/defaults.md)."""
+RECOMMENDED: Final = "qwen-1.5b"
+"""In place of the packaged model (docs/decisions/histogram.md)."""
 
 
 def downloaded(name: str) -> Path | None:
@@ -95,18 +95,18 @@ def downloaded(name: str) -> Path | None:
 
 def recommended() -> str | None:
     """The model to take on this machine in place of the packaged one; None if memory suffices for none."""
-    if usable_memory() < DOWNLOADS[RECOMMENDED].memory:
-        return None
-    return next(filter(downloaded, (RECOMMENDED, *DOWNLOADS)), RECOMMENDED)
+    memory = usable_memory()
+    return next((name for name in (RECOMMENDED, "qwen-0.5b") if DOWNLOADS[name].memory <= memory), None)
 
 
 def advice() -> str:
     """Say which model to take on this machine in place of the packaged one."""
-    if recommended() is None:
+    better = recommended()
+    if better is None:
         return "the packaged model is for trying out; this machine has too little memory for a better one"
-    first = "" if downloaded(RECOMMENDED) else f"dpfewshot model get {RECOMMENDED}, then "
-    how = f"{first}give --model {RECOMMENDED}"
-    return f"the packaged model is for trying out. {RECOMMENDED} writes far better in twice the time: {how}"
+    first = "" if downloaded(better) else f"dpfewshot model get {better}, then "
+    how = f"{first}give --model {better} --mechanism word-histogram"
+    return f"the packaged model is for trying out. {better} writes far better: {how}"
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:

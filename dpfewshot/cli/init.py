@@ -21,6 +21,7 @@ import click
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.project import WORD_HISTOGRAM
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -89,6 +90,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
+{mechanism}  # counts words of the records, with noise; without it, records stand in prompts
 max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer, and say less of the records
 
 [output]  # files that commands write and read
@@ -165,8 +167,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"that a given one is there becomes at most {odds} sure"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
-    question = f"Model: a GGUF file, {RECOMMENDED} (fetched if you agree), or {PACKAGED} (small, for a trial)"
-    _answer(given, "model", question, recommended() or PACKAGED, _known_model, yes=yes)
+    better = recommended()
+    question = (
+        f"Model: a GGUF file, {better or RECOMMENDED} (fetched if you agree) or {PACKAGED} (for a trial)"
+    )
+    _answer(given, "model", question, better or PACKAGED, _known_model, yes=yes)
     content = _content(file, labels, given)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
@@ -475,4 +480,6 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
     )
     for key, nothing, shown in optional:
         written[key] = f"# {key} = {shown}" if given[key] == nothing else f"{key} = {written[key]}"
+    counts = f'mechanism = "{WORD_HISTOGRAM}"'  # for models that do what they are told
+    written["mechanism"] = f"# {counts}" if given["model"] == PACKAGED else counts
     return _FILE.format_map(written)

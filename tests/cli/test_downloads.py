@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.backends.downloads import DOWNLOADS, Download, advice
+from dpfewshot.backends.downloads import DOWNLOADS, Download, advice, recommended
 from dpfewshot.backends.llama_cpp.files import local_file
 from dpfewshot.errors import BackendError
 from tests.support.commands import Run, Terminal
@@ -25,7 +25,7 @@ from tests.support.commands import Run, Terminal
 PIECES = [b"GGUF" + bytes(300_000), 40 * b"the rest of the model"]
 WHOLE = b"".join(PIECES)
 PACKAGES = tuple(f"made-up-part{number}==1.0" for number in (1, 2))
-NAME = "qwen-0.5b"
+NAME = "qwen-1.5b"
 
 
 class Index(SimpleHTTPRequestHandler):
@@ -123,7 +123,7 @@ def test_another_file_is_refused(
     publish(index, 1)
     publish(index, 2)
     status, _, err = command("model", "get", NAME)
-    assert (status, "another file for qwen-0.5b, by its SHA-256: nothing is kept" in err) == (2, True)
+    assert (status, "another file for qwen-1.5b, by its SHA-256: nothing is kept" in err) == (2, True)
     assert left(tmp_path) == []
 
 
@@ -147,7 +147,7 @@ def test_a_disk_with_too_little_room(index: Path, command: Run, monkeypatch: pyt
     monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
     status, _, err = command("model", "get", NAME)
     assert (status, Index.given) == (2, [])
-    assert "qwen-0.5b needs 1 MB of disk in " in err
+    assert "qwen-1.5b needs 1 MB of disk in " in err
 
 
 @pytest.mark.usefixtures("index")
@@ -201,11 +201,22 @@ def _no_home(_: type[Path]) -> Path:
 
 @pytest.mark.usefixtures("index")
 def test_the_packaged_model_is_for_trying_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert advice().endswith("dpfewshot model get qwen-0.5b, then give --model qwen-0.5b")
+    how = f"give --model {NAME} --mechanism word-histogram"
+    assert advice().endswith(f"dpfewshot model get {NAME}, then {how}")
     place(NAME)
-    assert advice().endswith("the time: give --model qwen-0.5b")
+    assert advice().endswith(f"far better: {how}")
     monkeypatch.setattr("dpfewshot.backends.downloads.usable_memory", lambda: 10**8)
     assert advice().endswith("this machine has too little memory for a better one")
+
+
+@pytest.mark.parametrize(
+    ("memory", "name"), [(4 * 10**9, "qwen-1.5b"), (2 * 10**9, "qwen-0.5b"), (10**9, None)]
+)
+def test_the_recommended_model_fits_the_memory(
+    monkeypatch: pytest.MonkeyPatch, memory: int, name: str | None
+) -> None:
+    monkeypatch.setattr("dpfewshot.backends.downloads.usable_memory", lambda: memory)
+    assert recommended() == name
 
 
 INIT = ("init", "asked.jsonl", "--unit", "none", "--force")

@@ -70,7 +70,12 @@ def edit(**lines: str) -> None:
 def made(command: Run) -> Run:
     """The command line, in a folder with a project file for a scripted model."""
     assert command("init", "tickets.csv", "--yes", *DESCRIBED)[0] == 0
-    edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4", top_k="top_k = 8")
+    edit(
+        model='backend = "tests.support.scripts:Desk"',
+        max_tokens="max_tokens = 4",
+        top_k="top_k = 8",
+        mechanism="# mechanism = the planner's",
+    )
     return command
 
 
@@ -82,7 +87,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert (status, err) == (0, "")
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
-    assert out.endswith("next: dpfewshot model get qwen-0.5b, then dpfewshot plan\n")
+    assert out.endswith("next: dpfewshot model get qwen-1.5b, then dpfewshot plan\n")
     assert "each customer counts once, for the label of most of its records (of equals, the first" in out
     assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
@@ -770,8 +775,8 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("ledger", "", "'account': --account needs --ledger"),
         ("epsilon", "epsilon = inf", "'ledger': a ledger counts nothing at epsilon = inf"),
         ("shots", 'labels = ["Refunds"]', "'labels': task 'tickets' has no such label"),
-        ("shots", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
-        ("shots", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
+        ("mechanism", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
+        ("mechanism", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
         ("delta", "population = { Refund = 3 }", "'population': population"),
         ("delta", "population = {}", "'population': must be left out"),
         ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
