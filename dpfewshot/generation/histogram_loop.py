@@ -125,10 +125,7 @@ class HistogramLoop(TokenLoop):
         if released:  # the text was taken, and not recorded
             return
         if reservation.histogram is None:
-            with closing_block(
-                self.backend, prompts.prefix, [prompts.public_suffix], 1, public=True
-            ) as public:
-                public_row(public)  # finds a dead server before anything is charged
+            self._ask(prompts)
             units.check()
             # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
             total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size)
@@ -153,11 +150,9 @@ class HistogramLoop(TokenLoop):
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
             [bodies] = units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:
-                found = (
-                    None
-                    if body is None
-                    else none_if_unusable(partial(self._features, body), public=self._works)
-                )
+                if body is None:
+                    continue
+                found = none_if_unusable(partial(self._features, body), public=self._works)
                 if found is not None:
                     yield found
 
