@@ -24,7 +24,7 @@ from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.stopping import StopSignal
-from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answered, public_row
+from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answer_without_records, answered
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
 from dpfewshot.mechanisms.decoding import Decoding
@@ -142,7 +142,7 @@ class HistogramLoop(TokenLoop):
         """Find a dead server or model before anything is charged."""
         suffix = prompts.public_suffix
         with closing_block(self.backend, prompts.prefix, [suffix], 1, public=True) as block:
-            public_row(block)
+            answer_without_records(block)
 
     def _counted(self, units: Bodies, sampler: Sampler) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""

@@ -96,7 +96,7 @@ class TokenLoop:
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
             while len(released) < max_tokens:
-                row = public_row(public)  # finds a dead server before anything is charged
+                public_row = answer_without_records(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
                 self._check_invariance()
                 stop.check()
@@ -108,10 +108,10 @@ class TokenLoop:
                 with closing_block(self.backend, prompts.prefix, suffixes, kept) as private:
                     for step in range(length):
                         if step > 0:
-                            row = public_row(public)
-                        support = draft.support(release.support, row, max_tokens - len(released))
+                            public_row = answer_without_records(public)
+                        support = draft.support(release.support, public_row, max_tokens - len(released))
                         logprobs = answered(private, len(suffixes), support)
-                        winner = release.token(logprobs, row[support], permit)
+                        winner = release.token(logprobs, public_row[support], permit)
                         if winner is None:
                             return
                         released.append(support[winner])
@@ -228,7 +228,7 @@ def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | No
     return token if np.isfinite(row[token]) else None
 
 
-def public_row(block: PromptBlock) -> Logprobs:
+def answer_without_records(block: PromptBlock) -> Logprobs:
     """The answer to the prompt without records, shape (V,), in which some token has a probability."""
     row: Logprobs = answered(block, 1, None)[0]
     if not np.isfinite(row).any():

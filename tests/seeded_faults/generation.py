@@ -17,7 +17,7 @@ LOOP_AND_PARTS = (
     Fault(
         "dpfewshot/generation/token_loop.py",
         "support = draft.support(release.support, public_row, max_tokens - len(released))",
-        "support = draft.support(release.support, _answer(private, len(suffixes), None).mean(axis=0)\n    if suffixes else public_row, max_tokens - len(released))",
+        "support = draft.support(release.support, answered(private, len(suffixes), None).mean(axis=0)\n    if suffixes else public_row, max_tokens - len(released))",
         "supports are public",
         "tests/integration/test_wiring.py",
     ),
@@ -260,5 +260,19 @@ LOOP_AND_PARTS = (
         "pass",
         "one client sends all requests to a server",
         WORKERS,
+    ),
+    Fault(
+        "dpfewshot/mechanisms/word_histogram.py",
+        "total[words] += _steps(_WORDS / len(words))",
+        "total[words] += _steps(_WORDS)",
+        "a row of words has a norm of at most 1",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/word_histogram.py",
+        "scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)",
+        "scale = noise_scale(self.noise_multiplier / 2, self.draws.row_change.rows, _core.grid)",
+        "a histogram has the noise that was charged",
+        "tests/mechanisms/test_word_histogram.py",
     ),
 )
