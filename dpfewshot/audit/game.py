@@ -98,7 +98,7 @@ def canary_game(
     if set_up.mechanism.draws_once:
         raise InvalidPlan(
             f"a canary game plays with predictions, and {set_up.mechanism.name} reads none: it releases one "
-            "Gaussian sum, which tests/mechanisms/test_word_histogram.py tests. `audit leak` looks at texts"
+            "Gaussian sum (docs/proofs/word-histogram.md). `audit leak` looks at the texts"
         )
     if label is None:
         label = min(set_up.plan.strata, key=lambda stratum: stratum.population).labels[0]

@@ -124,18 +124,18 @@ class HistogramLoop(TokenLoop):
         stop = stop or StopSignal()
         if released:  # the text was taken, and not recorded
             return
-        if reservation.histogram is None:
+        kept = reservation.histogram
+        if kept is None:
             self._ask(prompts)
             units.check()
             # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
             total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size)
             stop.check()
-            noisy = cast("HistogramRelease", release).histogram(total, reservation.draw())
-            reservation.keep(noisy.as_dict())
-        histogram = Histogram.from_dict(reservation.histogram or {}).spelled(self.backend)
-        written = self._written(histogram, prompts, max_tokens, stop)
-        worth = {one: one.worth(histogram, self.backend.tokenize) for one in written}
-        released += max(_allowed(written, earlier), key=lambda one: worth[one]).tokens
+            kept = cast("HistogramRelease", release).histogram(total, reservation.draw()).as_dict()
+            reservation.keep(kept)
+        histogram = Histogram.from_dict(kept).spelled(self.backend)
+        allowed = _allowed(self._written(histogram, prompts, max_tokens, stop), earlier)
+        released += max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize)).tokens
         yield from released
 
     def _ask(self, prompts: LabelPrompts) -> None:

@@ -139,6 +139,10 @@ class SetUp:
             for part in range(self.plan.settings.disjoint_parts)
         ]
 
+    def tokens_per_draw(self, stratum: StratumPlan) -> int:
+        """The tokens that a draw's permit serves; 1 for a mechanism with one release."""
+        return 1 if self.mechanism.draws_once else stratum.draws.tokens_per_draw
+
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
@@ -152,7 +156,7 @@ class SetUp:
             "noise_multiplier": stratum.noise_multiplier,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
-            "tokens_per_step": stratum.draws.tokens_per_draw,
+            "tokens_per_step": self.tokens_per_draw(stratum),
             **self.provenance.details(),
         }
 

@@ -87,7 +87,7 @@ class StratumRun:
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
             draws=self.plan.steps,
-            tokens_per_draw=1 if self.set_up.mechanism.draws_once else self.plan.draws.tokens_per_draw,
+            tokens_per_draw=self.set_up.tokens_per_draw(self.plan),
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
             draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),

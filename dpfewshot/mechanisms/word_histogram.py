@@ -162,7 +162,8 @@ class Histogram:
 class WordHistogram(Mechanism):
     """Counts the words of all records once, with noise; a model writes any number of texts from the counts.
 
-    Its tasks have given labels, one field and no schema. A model sees no record, so it need not be trusted.
+    Its tasks have given labels, one field and no schema. No prompt has a record, but the backend is trusted
+    all the same: its tokenizer reads each one.
     """
 
     name: ClassVar[str] = "word-histogram"

@@ -105,7 +105,7 @@ def _of_all_records(planner: Planner, mechanism: Mechanism, chosen: Settings) ->
     """One draw of every record for all texts of a label.
 
     Raises:
-        InvalidPlan: the task has free labels, several fields or a schema, or prompts several records.
+        InvalidPlan: the task has free labels, several fields or a schema, or N or R is given.
     """
     task = planner.writer.task
     if task.labels is None or len(task.layout.fields) > 1 or task.layout.schema:
@@ -115,11 +115,13 @@ def _of_all_records(planner: Planner, mechanism: Mechanism, chosen: Settings) ->
         )
     if planner.settings.records_per_prompt > 1:
         raise InvalidPlan(f"{mechanism.name} has no prompts of records: use records_per_prompt=1")
+    if chosen.tokens_per_draw is not None:
+        raise InvalidPlan(f"{mechanism.name} has one draw for all texts: leave tokens_per_draw out")
     settings, reasons = replace(planner.settings, tokens_per_draw=planner.settings.max_tokens), []
     if chosen.prompts_per_draw is None:
         most = max(settings.most_prompts(stratum.population) for stratum in planner.strata)
         settings = replace(settings, prompts_per_draw=max(1, most))
-        reasons.append(f"M={settings.prompts_per_draw}: every record of a label takes part in its one draw")
+        reasons.append(f"M={settings.prompts_per_draw}: every unit of a label takes part in its one draw")
     return Decision(mechanism, replace(planner, settings=settings), tuple(reasons))
 
 

@@ -368,8 +368,9 @@ class GenerationPlan:
     def notes(self) -> tuple[str, ...]:
         """Sentences on what ε means in odds, and on how much of a record the model reads."""
         cap = self.settings.record_token_cap
+        enter = "are counted" if self.mechanism == WordHistogram.name else "enter a prompt"
         cut = (
-            f"at most {cap} tokens of a record enter a prompt, about {max(1, cap * 3 // 4)} words of "
+            f"at most {cap} tokens of a record {enter}, about {max(1, cap * 3 // 4)} words of "
             "English: if your records are longer, raise record_token_cap"
         )
         if self.epsilon is None:

@@ -62,13 +62,16 @@ def chat_turns(backend: object) -> ChatTurns:
 
 
 def in_chat(task: Task, backend: LogprobBackend) -> Task:
-    """The task in the model's own template, if it has one that can be used: a model told what to write.
+    """Return the task with `chat=True` if the model has a template that can be used, else as it is.
 
-    Measured in docs/decisions/histogram.md.
+    Raises:
+        BackendError: the model could not be asked.
     """
     try:
         chat_turns(backend)
-    except BackendError:
+    except BackendError as error:
+        if error.retryable:  # a resumed run would else have other prompts
+            raise
         return task
     return replace(task, chat=True)
 

@@ -209,6 +209,9 @@ class Failing(dpf.backends.LogprobBackend):
             raise BackendError("the tokenizer is away", retryable=True)
         return self.model.tokenize(text)
 
+    def away(self, *_):
+        raise BackendError("the server is away", retryable=True)
+
     def detokenize(self, tokens):
         return self.model.detokenize(tokens)
 
@@ -234,6 +237,15 @@ def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model,
     assert run.generate("Refund").certified
 
 
+def test_prompts_are_in_the_models_template_unless_it_cannot_be_asked(model):
+    assert synthesizer(model).set_up.task.chat
+    backend = Failing(model)
+    assert not synthesizer(backend).set_up.task.chat  # it has no template
+    backend.chat_text = backend.away
+    with pytest.raises(BackendError, match="away"):
+        synthesizer(backend)
+
+
 def test_a_sparse_vector_cannot_wrap_it():
     with pytest.raises(InvalidPlan, match="releases every token"):
         SparseVector(WordHistogram(), threshold=0.5, releases=2)
@@ -255,6 +267,7 @@ def test_the_histogram_of_many_records_has_their_words(model):
         (dpf.Task("free", "Write.", "Kind", "Text", None), Settings(), "given labels"),
         (dpf.Task("shaped", "Write.", "Kind", "Text", ("a",), schema="[0-9]{3}"), Settings(), "no schema"),
         (dpf.Task("plain", "Write.", "Kind", "Text", ("a",)), Settings(records_per_prompt=2), "per_prompt=1"),
+        (dpf.Task("plain", "Write.", "Kind", "Text", ("a",)), Settings(tokens_per_draw=2), "one draw"),
     ],
 )
 def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
