@@ -2,25 +2,24 @@
 
     python docs/draw_explanation.py          # writes docs/data-way.svg, docs/neighbours.svg and docs/noise.svg
 
-The chances in noise.svg are computed, not sampled: from the sums, the clip and the rate of
-`dpfewshot.mechanisms.InvisibleInk`, whose token is a draw from their softmax. The words and their probabilities are made up.
+The noise in noise.svg is computed: that of `dpfewshot.mechanisms.WordHistogram`, by the planner. The words and their
+shares are made up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dpfewshot import _core
-from dpfewshot.mechanisms import RowChange
-from dpfewshot.mechanisms.choice import softmax_rate, solved_clip
-from dpfewshot.planning.defaults import TEMPERATURE
+from dpfewshot.mechanisms import WordHistogram
+from dpfewshot.mechanisms.word_histogram import CLEAR, WORDS
+from dpfewshot.planning.plan import Stratum
+from dpfewshot.planning.planner import plan_stratum
+from dpfewshot.planning.settings import PlanSettings
+from dpfewshot.values import PrivacyBudget
 
 DOCS = Path(__file__).parent
 WIDTH = 900
@@ -46,20 +45,13 @@ TIP = (
     'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
 )
 
-WORDS = ("never", "has", "is", "was", "Hollis")
-PROMPTS = (
-    (9, (0.50, 0.20, 0.15, 0.14, 0.01)),
-    (6, (0.20, 0.50, 0.20, 0.09, 0.01)),
-    (4, (0.15, 0.20, 0.45, 0.19, 0.01)),
-    (1, (0.05, 0.03, 0.01, 0.01, 0.90)),
-)
-"""How many prompts predict which probabilities of the words after "My parcel". The last record is the one in question."""
+RECORDS, WORDS_OF_A_RECORD = 200, 8
 
-PUBLIC = np.log(np.array([0.08, 0.30, 0.35, 0.25, 0.02], dtype=np.float32))
-"""What the model predicts without records."""
+SHARES = {"parcel": 0.64, "order": 0.45, "arrived": 0.30, "street": 0.08, "Hollis": 1 / RECORDS}
+"""The share of records that have a word. One record alone has the last: the one in question."""
 
-EPSILONS = (1.0, 0.2, 0.05)
-"""Of one token."""
+EPSILONS = (4.0, 1.0, 0.5)
+DELTA = 1e-5
 
 TICKETS = (
     ("Delivery", "My parcel has not arrived."),
@@ -72,26 +64,15 @@ TICKETS = (
 DIFFERENT = 2
 
 
-def predictions(*, record: bool) -> NDArray[np.float32]:
-    """Log-probabilities, one row a prompt, with or without the last record's prompt."""
-    rows = [row for count, row in PROMPTS for _ in range(count)]
-    return np.log(np.maximum(np.array(rows[: None if record else -1]), 1e-30)).astype(np.float32)
-
-
-def predicted(*, record: bool) -> NDArray[np.float64]:
-    """The sum of the prompts' probabilities of each word."""
-    return _core.sum_of_probabilities(predictions(record=record)) / _core.grid
-
-
-def chances(epsilon: float, *, record: bool) -> NDArray[np.float64]:
-    """The probability of each word as the token that is released, at ε for this token."""
-    prompts = sum(count for count, _ in PROMPTS)
-    clip = solved_clip(2 / epsilon, TEMPERATURE, prompts, RowChange.ADDED)
-    total = _core.sum_of_clipped_differences(predictions(record=record), PUBLIC, clip)
-    total += prompts * np.rint(PUBLIC.astype(np.float64) * _core.logit_grid).astype(np.int64)
-    exponents = total * float(softmax_rate(Fraction(TEMPERATURE), prompts))
-    weights = np.exp(exponents - exponents.max())
-    return weights / weights.sum()
+def noise_on_share(epsilon: float) -> float:
+    """The standard deviation of the noise on the share of records that have a word."""
+    settings = PlanSettings(
+        RECORDS, 1, max_tokens=20, shots_per_label=1, tokens_per_draw=20, record_token_cap=100
+    )
+    mechanism, stratum = WordHistogram(), Stratum("Delivery", ("Delivery",), RECORDS)
+    planned = plan_stratum(mechanism, settings, PrivacyBudget(epsilon, DELTA), stratum)
+    weight = math.sqrt(WORDS / WORDS_OF_A_RECORD)
+    return planned.noise_multiplier / (RECORDS * weight)
 
 
 def text(x: float, y: float, what: str, kind: str = "") -> str:
@@ -124,27 +105,27 @@ def data_way() -> str:
         rectangle(10, 10, 528, 256, "trusted", corner=12),
         rectangle(550, 10, 340, 256, "public", corner=12),
         text(24, 38, "your machine", "strong large"),
-        text(564, 38, "anywhere, as often as you like", "strong large"),
-        *station(places[0], "private records", ("a random draw", "for each", "demonstration")),
-        *station(places[1], "a model of yours", ("reads one record", "a prompt, predicts", "the next word")),
-        *station(places[2], "sum + noise", ("exact noise: only", "this step releases", "a word"), "noise"),
-        *station(places[3], "demonstrations", ("synthetic texts,", "a certified (ε, δ)", "for all of them")),
-        *station(places[4], "prompts", ("of any model,", "yours or", "anybody else's")),
+        text(564, 38, "costs no further privacy", "strong large"),
+        *station(places[0], "private records", ("of one label,", "one or many", "a customer")),
+        *station(places[1], "their words", ("and first words,", "lengths, ends: all", "weigh the same")),
+        *station(
+            places[2], "count + noise", ("exact noise: only", "this step tells of", "the records"), "noise"
+        ),
+        *station(places[3], "demonstrations", ("a model writes them", "from the noisy", "count alone")),
+        *station(places[4], "prompts", ("of any model,", "as often as", "you like")),
         rectangle(places[2], 212, 150, 36, "box budget"),
         text(places[2] + 75, 235, "privacy budget", "middle strong"),
         arrow((places[2] + 75, 212), (places[2] + 75, 170)),
-        text(720, 235, "costs no further privacy", "middle soft"),
-        text(places[2] - 12, 235, "charged before each draw", "end soft"),
-        arrow((places[2] + 40, 62), (places[2] + 40, 50), (places[1] + 110, 50), (places[1] + 110, 58)),
-        text(places[1] + 114, 40, "word by word", "soft"),
+        text(places[2] - 12, 235, "charged before the noise is drawn", "end soft"),
+        text(720, 235, "a certified (ε, δ) for all texts together", "middle soft"),
         *(arrow((left + 150, 114), (right - 3, 114)) for left, right in pairwise(places)),
     ]
     return whole(
         276,
         "The data's way",
-        "Private records go to a model on your machine, one record a prompt. The model predicts the next word of each "
-        "prompt. The predictions are summed, exact noise is added, and one word is released, after the privacy budget "
-        "was charged. The words form demonstrations with a certified guarantee, which may be used in prompts of any model.",
+        "The words of the private records are counted on your machine, exact noise is added, and the noisy count is "
+        "released, after the privacy budget was charged. A model writes demonstrations from the count. They have a "
+        "certified guarantee, and may be used in prompts of any model.",
         parts,
     )
 
@@ -160,7 +141,7 @@ def neighbours() -> str:
             kind = "box absent" if gone else "box noise" if number == DIFFERENT else "box"
             parts.append(rectangle(left, y, 420, 34, kind))
             parts.append(text(left + 12, y + 22, label, "soft"))
-            parts.append(text(left + 92, y + 22, "in no prompt" if gone else ticket, "soft" if gone else ""))
+            parts.append(text(left + 92, y + 22, "not counted" if gone else ticket, "soft" if gone else ""))
         parts.append(arrow((left + 210, 214), (left + 210, 246)))
         parts.append(rectangle(left, 250, 420, 40, "box public"))
         parts.append(
@@ -174,61 +155,51 @@ def neighbours() -> str:
     return whole(
         334,
         "What a neighbour is",
-        "Two data sets that are equal but for one record. In the second the record is in no prompt. Every set of "
+        "Two data sets that are equal but for one record. In the second the record is not counted. Every set of "
         "demonstrations has nearly the same probability from both: at most e to the epsilon times, plus delta.",
         parts,
     )
 
 
 def noise() -> str:
-    """The chance of each word at three ε, with and without one record, between the records and the model alone."""
-    parts = [text(20, 30, "My parcel …", "strong large"), *legend()]
-    alone = np.exp(PUBLIC / TEMPERATURE) / np.exp(PUBLIC / TEMPERATURE).sum()
-    panels = [
-        ("no noise", predicted(record=True), predicted(record=False), "{:.1f}"),
-        *(
-            (f"ε = {each:g} a word", *(chances(each, record=own) for own in (True, False)), "{:.1%}")
-            for each in EPSILONS
-        ),
-        ("no records", alone, alone, "{:.1%}"),
-    ]
-    for number, (title, own, other, form) in enumerate(panels):
-        parts += panel(84 + 164 * number, title, own, other, form)
-        if 0 < number <= len(EPSILONS):
-            ratio, most = np.maximum(own / other, other / own).max(), np.exp(EPSILONS[number - 1])
-            parts.append(text(84 + 164 * number, 284, f"bar : mark up to {ratio:.2f}", "soft"))
-            parts.append(text(84 + 164 * number, 304, f"allowed: e^ε = {most:.2f}", "soft"))
-    parts += [text(76, 92 + 36 * number + 17, word, "end") for number, word in enumerate(WORDS)]
+    """The share of records with each word, and the noise on it at three ε."""
+    parts = [text(20, 30, f"{RECORDS} messages: which share has …", "strong large"), *legend()]
+    for number, epsilon in enumerate((None, *EPSILONS)):
+        parts += panel(96 + 204 * number, epsilon)
+    parts += [text(84, 92 + 36 * number + 17, word, "end") for number, word in enumerate(SHARES)]
     return whole(
-        318,
-        "What noise does to one word",
-        "Bars: how probable 20 prompts find each of five words, added up, and how probable each word is as the released "
-        f"one at epsilon {', '.join(f'{each:g}' for each in EPSILONS)} and without records. Marks: the same without the "
-        "one record of Hollis. The smaller epsilon, the closer are bars and marks, and the closer is all to the model alone.",
+        284,
+        "What noise does to a count of words",
+        "Bars: the share of 200 records that have each of five words; one record alone has the last, Hollis. Lines: two "
+        f"standard deviations of the noise at epsilon {', '.join(f'{each:g}' for each in EPSILONS)}. Solid bars stand "
+        f"out of the noise by {CLEAR:g} deviations and are used; Hollis never does.",
         parts,
     )
 
 
 def legend() -> Iterator[str]:
-    """What a bar and a mark mean."""
+    """What a bar and a line mean."""
     yield rectangle(436, 18, 22, 14, "bar", corner=2)
-    yield text(466, 30, "with the record of Hollis", "soft")
-    yield '  <line class="mark" x1="672" y1="16" x2="672" y2="34"/>'
-    yield text(684, 30, "without it", "soft")
+    yield text(464, 30, "used", "soft")
+    yield rectangle(516, 18, 22, 14, "box", corner=2)
+    yield text(544, 30, "dropped as noise", "soft")
+    yield '  <path class="mark" d="M672 25H702"/>'
+    yield text(710, 30, "two deviations of the noise", "soft")
 
 
-def panel(
-    left: float, title: str, own: NDArray[np.float64], other: NDArray[np.float64], form: str
-) -> Iterator[str]:
-    """A bar and a mark for each word; the longest is 90 wide."""
-    yield text(left, 74, title, "strong")
-    scale = 90 / max(own.max(), other.max())
-    for number, (bar, mark) in enumerate(zip(own, other, strict=True)):
+def panel(left: float, epsilon: float | None) -> Iterator[str]:
+    """A bar for each word, with its noise; a share of 1 is 150 wide."""
+    deviation = 0.0 if epsilon is None else noise_on_share(epsilon)
+    yield text(left, 74, "no noise: not released" if epsilon is None else f"ε = {epsilon:g}", "strong")
+    for number, share in enumerate(SHARES.values()):
         y = 92 + 36 * number
-        yield rectangle(left, y, max(1.0, scale * bar), 22, "bar", corner=2)
-        x = left + scale * mark
-        yield f'  <line class="mark" x1="{x:.1f}" y1="{y - 3}" x2="{x:.1f}" y2="{y + 25}"/>'
-        yield text(left + scale * max(bar, mark) + 8, y + 16, form.format(bar), "soft")
+        used = epsilon is None or share > CLEAR * deviation
+        yield rectangle(left, y, max(1.5, 150 * share), 22, "bar" if used else "box", corner=2)
+        if epsilon is None:
+            yield text(left + 150 * share + 8, y + 16, f"{share:.1%}", "soft")
+            continue
+        low, high = max(0.0, share - 2 * deviation), share + 2 * deviation
+        yield f'  <path class="mark" d="M{left + 150 * low:.1f} {y + 11}H{left + 150 * high:.1f}"/>'
 
 
 def whole(height: int, title: str, description: str, parts: Sequence[str]) -> str:

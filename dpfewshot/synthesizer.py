@@ -23,8 +23,7 @@ from dpfewshot.generation.telemetry import LogObserver, Observer, Observers
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.generation.workers import BackendFactory, Workers
 from dpfewshot.mechanisms import Mechanism
-from dpfewshot.planning.compare import Compared, compare
-from dpfewshot.planning.defaults import decide
+from dpfewshot.planning.defaults import decide, planned_mechanism
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
@@ -62,8 +61,8 @@ class Synthesizer:
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
         max_tokens: T_max, tokens of a demonstration at most.
         shots_per_label: demonstrations planned for each label.
-        mechanism: turns private numbers into a token. The planner decides it, M and R where they are None,
-            for the least noise, from public numbers alone: `plan.reasons` says what and why.
+        mechanism: what reads the records. The planner decides it, M and R where they are None, from public
+            numbers alone: `plan.reasons` says what and why.
         population: public n of each label, {label: n}, or one number if labels are free. With it, neighbours
             add or remove one unit. Without it, n is counted, and neighbours zero a unit out.
         labels: the labels to generate, public input; by default the task's. Required if its labels are free.
@@ -111,7 +110,10 @@ class Synthesizer:
         sampling = settings.sampling
         relation = relation_of(sampling, population)
         records = as_records(records)
-        if mechanism is not None and mechanism.draws_once:
+        why: list[str] = []
+        if mechanism is None:
+            mechanism, *why = planned_mechanism(task, settings, backend.vocabulary_size)
+        if mechanism.draws_once:
             task = in_chat(task, backend)
         planned = planned_labels(task, labels)
         check_fields(task, records)
@@ -122,10 +124,9 @@ class Synthesizer:
         )
         writer = PromptWriter(task, backend, settings.record_token_cap)
         undecided = Planner(writer, open_settings, limit, strata, relation)
-        undecided.check_lengths(records=mechanism is None or not mechanism.draws_once)
-        decided = decide(undecided, mechanism, settings)
-        self._planner = decided.planner
-        plan = self._planner.plan(decided.mechanism, decided.reasons)
+        undecided.check_lengths(records=not mechanism.draws_once)
+        self._planner, reasons = decide(undecided, mechanism, settings)
+        plan = self._planner.plan(mechanism, (*why, *reasons))
         sound = (
             states_invariance(backend) and self._random_source is None and settings.accounting == CERTIFIED
         )
@@ -135,10 +136,8 @@ class Synthesizer:
         if account is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
         partition = partition_of_units(task, records, open_settings.division, open_settings.disjoint_parts)
-        set_up = SetUp(
-            task, backend, decided.mechanism, plan, units, certified, partition, self._random_source
-        )
-        public = {"mechanism": decided.mechanism.name, "relation": relation}
+        set_up = SetUp(task, backend, mechanism, plan, units, certified, partition, self._random_source)
+        public = {"mechanism": mechanism.name, "relation": relation}
         told = Observers(public, [LogObserver(), *observers])
         identity = {
             "budget": None if limit is None else dataclasses.asdict(limit),
@@ -180,20 +179,10 @@ class Synthesizer:
         """Whether the account has a run of this plan and name, finished or not, which `resume` continues."""
         return self._generation.has_run(name)
 
-    def compare(self, *, target_noise: float | None = None) -> list[Compared]:
-        """Every mechanism and setting for these records and this budget, side by side. Spends nothing.
-
-        Args:
-            target_noise: upper limit for the noise on a mean probability, > 0. None: what the texts of each
-                mechanism bear (docs/how-to/settings.md).
-        """
-        rows = compare(self._planner, self.set_up.mechanism, target_noise=target_noise)
-        return [dataclasses.replace(row, plan=self._estimated(row.plan)) for row in rows]
-
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
         """Measure the backend on public prompts of the plan's lengths; return the plan with its seconds.
 
-        The plan that generates stays as it is. From now on `plan` and `compare` state the estimate too.
+        The plan that generates stays as it is. From now on `plan` states the estimate too.
 
         Args:
             seconds: about how long to measure; one round of prompts is asked for in any case.

@@ -21,13 +21,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.scripted import Scripted
+from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.mechanisms import Draws, WordHistogram
 from dpfewshot.mechanisms.base import likeliest
+from dpfewshot.mechanisms.word_histogram import COMMONEST, HistogramRelease, features, row_sum
+from dpfewshot.runtime.forking import cached_property
 from dpfewshot.values import Record
+
+CANARY_WORD = " canary"
+"""The only word of a canary for a histogram of words."""
 
 MARK, OTHER_MARK = 0, 1
 """The token that a canary makes certain, and the one that a decoy does."""
@@ -122,6 +131,41 @@ class ConstantBlock:
 
     def close(self) -> None:
         """Do nothing: a block holds no resources."""
+
+
+@dataclass
+class _WatchedRelease(HistogramRelease):
+    sums: list[NDArray[np.int64]]
+
+    def _noisy(self, total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
+        self.sums.append(super()._noisy(total, scale))
+        return self.sums[-1]
+
+
+@dataclass(frozen=True)
+class WatchedHistogram(WordHistogram):
+    """The word histogram for canaries of one word: it keeps its noisy sums, before words are left out."""
+
+    sums: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
+
+    def start(
+        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
+    ) -> HistogramRelease:
+        """See `Mechanism.start`."""
+        return _WatchedRelease(None, noise_multiplier, random_source, draws, self.sums)
+
+    @cached_property
+    def model(self) -> Scripted:
+        """A model with a word that counts, the last of its vocabulary. It writes any."""
+        words = [f" {chr(ord('a') + place % 26)}{place}" for place in range(COMMONEST)]
+        return Scripted([*words, CANARY_WORD], lambda _: [1.0] * (COMMONEST + 1))
+
+    def echoes(self) -> list[float]:
+        """How many canaries each sum looks like: its product with the row of one. Forgets the sums."""
+        row = row_sum([features(CANARY_WORD, self.model.tokenize)], self.model.vocabulary_size)
+        found = [float(total @ row) / float(row @ row) for total in self.sums]
+        self.sums.clear()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ demonstrations. It can refute a set-up, never prove one sound (docs/proofs/audit
 - *one demonstration*: everything as planned, from the draws of records to the last token. This exposes faults
   of later tokens.
 
+A word histogram is one release: the only game then is *one histogram*, whose noisy sum the attacker sees.
+
 They replace the records and the model; the first two also the sampling rate and the number of tokens. A
 fourth game replaces neither: *released texts*, in which the user's model generates all of a label's
 demonstrations.
@@ -26,7 +28,14 @@ from typing import Any, Final
 
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
-from dpfewshot.audit.canaries import EchoCanary, WorstCaseModel, telling, text_of_unit
+from dpfewshot.audit.canaries import (
+    CANARY_WORD,
+    EchoCanary,
+    WatchedHistogram,
+    WorstCaseModel,
+    telling,
+    text_of_unit,
+)
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
 from dpfewshot.errors import BackendError, InvalidPlan
@@ -95,10 +104,10 @@ def canary_game(
     if plays < _LEAST_PLAYS or not 0 < beta < 1:
         raise InvalidPlan("a canary game needs plays >= 100 and 0 < beta < 1")
     set_up = synthesizer.set_up
-    if set_up.mechanism.draws_once:
+    counts_words = set_up.mechanism.draws_once
+    if counts_words and texts_only:
         raise InvalidPlan(
-            f"a canary game plays with predictions, and {set_up.mechanism.name} reads none: it releases one "
-            "Gaussian sum (docs/proofs/word-histogram.md). `audit leak` looks at the texts"
+            f"texts of {set_up.mechanism.name} come from one release, which the game without texts_only plays"
         )
     if label is None:
         label = min(set_up.plan.strata, key=lambda stratum: stratum.population).labels[0]
@@ -110,6 +119,8 @@ def canary_game(
         bar.total = 2 * plays + plays // 4 if texts_only else table.ticks
         if texts_only:
             return _finding(table, stratum.spend, beta, [table.released_texts()])
+        if counts_words:
+            return _finding(table, stratum.spend, beta, [table.one_histogram()])
         outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
         demonstration, drawn = table.one_demonstration()
     answers = [changed_by_company(set_up, stratum, label) for _ in range(_BATCHES)]
@@ -195,6 +206,8 @@ class _Table:
     @property
     def ticks(self) -> int:
         """The number of plays of all games with the worst-case model."""
+        if self.set_up.mechanism.draws_once:
+            return 2 * self.plays + 2 * (self.plays // 4)
         games = 1 + len(self.games_of_one_draw)
         return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 
@@ -225,7 +238,36 @@ class _Table:
         alone = [self._canary] * canaries
         without, _ = self._world(game, plan, [] if adds else alone, 0 if adds else canaries, decoys=True)
         present, _ = self._world(game, plan, alone, canaries)
-        return self._played(game, canaries, [without, present])
+        return self._told(game, canaries, [without, present])
+
+    def one_histogram(self) -> Outcome:
+        """Play the one release of a word histogram, with canaries alone and with no record at all."""
+        draws = replace(self.stratum.draws, sampling_rate=1.0, fixed_size=None)
+        game = self._game("one histogram", draws, 1, 1)
+        canaries = game.most_canaries(self._one_of(_RARE), _MOST_CANARIES)
+        plan = self._plan(
+            replace(self.stratum, sampling_rate=Fraction(1), draws=draws),
+            sampling=POISSON,
+            max_tokens=1,
+            tokens_per_draw=1,
+        )
+
+        def echoes(number: int, plays: int) -> list[float]:
+            watched = WatchedHistogram()
+            records = [
+                Record(CANARY_WORD, self.label, str(unit) if self._named else None) for unit in range(number)
+            ]
+            set_up = replace(self.set_up.over(records, watched.model, plan), mechanism=watched)
+            for _ in range(plays):
+                unaccounted(set_up).release(self.label, 1)
+                self._tick()
+            return watched.echoes()
+
+        def scores(plays: int) -> list[list[float]]:
+            return [echoes(0, plays), echoes(canaries, plays)]
+
+        thresholds = [canaries * eighths / 8 for eighths in range(1, 9)]
+        return self._played(game, canaries, scores, thresholds)
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""
@@ -235,7 +277,7 @@ class _Table:
         joined = [*[self._canary] * canaries, *others]
         without, _ = self._world(game, plan, self._sizes)
         present, model = self._world(game, plan, joined, canaries)
-        outcome = self._played(game, canaries, [without, present])
+        outcome = self._told(game, canaries, [without, present])
         return outcome, model.watch.against(self.stratum.draws, len(joined), self.beta)
 
     def released_texts(self) -> Outcome:
@@ -314,16 +356,27 @@ class _Table:
             self._tick()
         return played
 
-    def _played(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
+    def _told(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
+        """Count the telling tokens of demonstrations from two worlds."""
+
         def scores(plays: int) -> list[list[int]]:
             return [[telling(text) for [text] in self._texts(world, game, plays)] for world in worlds]
 
-        threshold = 1
-        if game.tokens > 1:  # the one that tells the worlds apart best, in separate plays
+        return self._played(game, canaries, scores, range(1, game.tokens + 1))
+
+    def _played(
+        self,
+        game: Game,
+        canaries: int,
+        scores: Callable[[int], Sequence[Sequence[float]]],
+        thresholds: Sequence[float],
+    ) -> Outcome:
+        """Play with the threshold that tells the worlds apart best in separate plays."""
+        threshold = thresholds[0]
+        if len(thresholds) > 1:
             rehearsed = scores(self.plays // 4)
             threshold = min(
-                range(1, game.tokens + 1),
-                key=lambda least: self._outcome(game, canaries, least, rehearsed).room,
+                thresholds, key=lambda least: self._outcome(game, canaries, least, rehearsed).room
             )
         return self._outcome(game, canaries, threshold, scores(self.plays))
 

@@ -21,7 +21,6 @@ import click
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.printing import json_option, warn
-from dpfewshot.cli.project import WORD_HISTOGRAM
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -90,8 +89,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [settings]  # of a plan
 shots = 1  # demonstrations of each label
-{mechanism}  # counts words of the records, with noise; without it, records stand in prompts
-max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer, and say less of the records
+max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
@@ -480,6 +478,4 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
     )
     for key, nothing, shown in optional:
         written[key] = f"# {key} = {shown}" if given[key] == nothing else f"{key} = {written[key]}"
-    counts = f'mechanism = "{WORD_HISTOGRAM}"'  # for models that do what they are told
-    written["mechanism"] = f"# {counts}" if given["model"] == PACKAGED else counts
     return _FILE.format_map(written)

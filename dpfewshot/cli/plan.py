@@ -41,7 +41,6 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
-    from dpfewshot.planning.compare import Compared
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.planner import Enough
     from dpfewshot.synthesizer import Synthesizer
@@ -51,37 +50,26 @@ if TYPE_CHECKING:
 @from_project_file()
 @takes(Data, Model, Budget, PlanOptions, AccountName, Probe, required=("task", "records", "epsilon"))
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
-@click.option("--compare", is_flag=True, help="Show every mechanism and setting side by side.")
 @quiet_option
 @json_option
-def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> None:
+def plan(*, project: Project, details: bool, as_json: bool) -> None:
     """Show what generate will write, what it costs, and how the texts will read. Spends nothing.
 
     \b
     Example:
       dpfewshot plan --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
-      dpfewshot plan ... --compare --set target_noise=0.05
       dpfewshot plan ... --set preset=tang
     """
     from dpfewshot.planning.planner import enough
 
-    target_noise = project.plan.target_noise
     project.account.check()
     in_words = not (as_json or details)
     # the account is looked at below, and may have nothing left
     synthesizer = replace(project, account=AccountName()).synthesizer(described=in_words)
-    tell = stages()
-    tell("measuring the model's speed")
+    stages()("measuring the model's speed")
     measured = synthesizer.probe(project.plan.probe_seconds)
-    compared: list[Compared] = []
-    if compare:
-        tell("comparing mechanisms")
-        compared = synthesizer.compare(target_noise=target_noise)
     if as_json:
-        document = measured.as_dict()
-        if compare:
-            document["comparison"] = [_as_dict(row) for row in compared]
-        click.echo(json.dumps(document))
+        click.echo(json.dumps(measured.as_dict()))
         return
     if details:
         click.echo(in_detail(measured, project.data.unit))
@@ -97,54 +85,6 @@ def plan(*, project: Project, details: bool, compare: bool, as_json: bool) -> No
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
-    if compare:
-        click.echo("\n".join(comparison(compared, target_noise)))
-
-
-def _as_dict(row: Compared) -> dict[str, object]:
-    told = row.plan.as_dict() | {"noise_on_mean": row.plan.noise_on_mean}
-    names = (
-        "mechanism",
-        "prompts_per_draw",
-        "tokens_per_draw",
-        "noise_multiplier",
-        "noise_on_mean",
-        "epsilon",
-        "delta",
-        "prompt_tokens",
-        "estimated_seconds",
-    )
-    return {name: told[name] for name in names} | {"meets_target": row.meets_target, "cheapest": row.cheapest}
-
-
-def comparison(rows: list[Compared], target_noise: float | None = None) -> Iterator[str]:
-    """One line for each mechanism and setting; * marks the cheapest that meets the target."""
-    target = (
-        f"with noise on the mean of at most {target_noise:g}" if target_noise else "that should read well"
-    )
-    yield f"\nequal epsilon and delta; * is the cheapest {target}:"
-    columns = ("mechanism", "M", "R", "sigma", "noise on mean", "tokens", "seconds")
-    cells = [
-        (
-            plan.mechanism,
-            str(plan.settings.prompts_per_draw),
-            str(plan.settings.tokens_per_draw),
-            f"{plan.noise_multiplier:.4f}",
-            "-" if plan.noise_on_mean is None else f"{plan.noise_on_mean:.4f}",
-            f"{plan.prompt_tokens:,}",
-            "-" if plan.estimated_seconds is None else f"{plan.estimated_seconds:.0f}",
-        )
-        for plan in (row.plan for row in rows)
-    ]
-    marks = [False, *(row.cheapest for row in rows)]
-    for marked, line in zip(marks, aligned([columns, *cells]), strict=True):
-        yield f"{'* ' if marked else '  '}{line}"
-    yield "tokens: the most that the language model reads for one demonstration; seconds: for all of them"
-    if not any(row.cheapest for row in rows):
-        yield (
-            "no row is marked *, since none has so little noise: raise --epsilon or target_noise, or use "
-            "more records"
-        )
 
 
 # ---- in plain words --------------------------------------------------------------------------------------
@@ -282,7 +222,7 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
-_OF_PLAN_ALONE: Final = {"config", "details", "compare", "quiet", "as_json"}
+_OF_PLAN_ALONE: Final = {"config", "details", "quiet", "as_json"}
 """Options that `generate` need not repeat."""
 
 

@@ -296,10 +296,9 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class Probe:
-    """What `plan` measures and compares."""
+    """What `plan` measures."""
 
     probe_seconds: float = setting(2.0)
-    target_noise: float | None = setting(None)  # what the texts of each mechanism bear
 
 
 @dataclass(frozen=True)
@@ -414,6 +413,7 @@ class Project:
         reserved some of the plan. If the caller describes how the texts will read, a warning only names it.
         """
         from dpfewshot.mechanisms.word_histogram import CANDIDATES
+        from dpfewshot.planning.defaults import counts_words
         from dpfewshot.planning.population import relation_of
 
         options, account = self.settings, self.account
@@ -430,7 +430,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         prompts = options.prompts_per_draw
-        if mechanism is not None and mechanism.draws_once:
+        if counts_words(task, self.expert_settings()) if mechanism is None else mechanism.draws_once:
             prompts = CANDIDATES  # the only prompts, and none has a record
         backend = self.open_model(prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings, who_reads_badly

@@ -143,6 +143,13 @@ class SetUp:
         """The tokens that a draw's permit serves; 1 for a mechanism with one release."""
         return 1 if self.mechanism.draws_once else stratum.draws.tokens_per_draw
 
+    def _tokens_served(self, stratum: StratumPlan) -> int:
+        """The most tokens of texts that a draw serves: all of a stratum for a mechanism with one release."""
+        settings = self.plan.settings
+        if self.mechanism.draws_once:
+            return len(stratum.labels) * settings.shots_per_label * settings.max_tokens
+        return settings.tokens_per_draw
+
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
@@ -156,7 +163,7 @@ class SetUp:
             "noise_multiplier": stratum.noise_multiplier,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
-            "tokens_per_step": self.tokens_per_draw(stratum),
+            "tokens_per_step": self._tokens_served(stratum),
             **self.provenance.details(),
         }
 
@@ -180,7 +187,7 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        drawn = draws_at(stratum.within(self.plan.settings), stratum, stratum.sampling_rate)
+        drawn = draws_at(self.plan.settings.within(stratum.population), stratum, stratum.sampling_rate)
         counted = drawn.fixed_size is None or stratum.population == len(self.units[stratum.scope])
         return (
             stratum.noise_multiplier > 0

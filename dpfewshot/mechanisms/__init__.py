@@ -59,7 +59,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
     "private-prediction": PrivatePrediction,
     "invisible-ink": InvisibleInk,
 }
-"""Those that choose token by token, in the order in which `plan --compare` shows them."""
+"""Those that choose token by token."""
 
 
 def by_name(name: str, **settings: object) -> Mechanism:

@@ -102,14 +102,11 @@ class Mechanism(ABC):
         published_accounting: how the mechanism's paper accounts for its fixed-size draws, for reproduction;
             None where the paper has no such accounting.
         refused_settings: settings that other mechanisms have and this one cannot, each with the reason.
-        enough: the noise on the mean from which less shows in no text, so that the planner takes no more
-            prompts for it; None where less is always better.
         draws_once: whether one draw of all records serves every text of a stratum, and the model reads none.
     """
 
     published_accounting: ClassVar[PublishedAccounting | None] = None
     refused_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    enough: ClassVar[float | None] = None
     draws_once: ClassVar[bool] = False
 
     @property

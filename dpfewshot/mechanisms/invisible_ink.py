@@ -40,7 +40,6 @@ class InvisibleInk(SoftmaxMechanism):
     """
 
     name: ClassVar[str] = "invisible-ink"
-    enough: ClassVar[float | None] = 0.1  # the records lift a token by up to 10 nats: more shows in no text
     top_k: int | None = 100
     temperature: float = 1.0
 

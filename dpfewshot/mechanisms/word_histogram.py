@@ -40,7 +40,7 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions
 from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
 
-_WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (64, 20, 8, 8))
+WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (64, 20, 8, 8))
 """Squared weights of the parts of a row: they sum to 1."""
 
 LENGTHS: Final = 16
@@ -48,7 +48,7 @@ LENGTHS: Final = 16
 
 ENDS: Final = ".?!"
 
-_COMMONEST: Final = 1000
+COMMONEST: Final = 1000
 """The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
 
 CLEAR: Final = 5.0
@@ -85,7 +85,7 @@ def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
     ids = {each for word in {word.lower() for word in words} if (each := _only_token(word, tokenize))}
     number = max(1, len(text.split()))
     return Features(
-        words=frozenset(each for each in ids if each >= _COMMONEST),
+        words=frozenset(each for each in ids if each >= COMMONEST),
         first=_only_token(words[0], tokenize) if words and text.lstrip().startswith(words[0]) else None,
         length=min(LENGTHS - 1, round(2 * math.log2(number))),
         end=ENDS.find(text.rstrip()[-1:]) % (len(ENDS) + 1) if text.strip() else len(ENDS),
@@ -119,7 +119,7 @@ class Histogram:
         def counted(token: int, *, lower: bool) -> bool:
             word = backend.detokenize([token]).strip()
             known = _WORD.fullmatch(word) and _only_token(word, backend.tokenize) == token
-            return bool(known) and (not lower or (word == word.lower() and token >= _COMMONEST))
+            return bool(known) and (not lower or (word == word.lower() and token >= COMMONEST))
 
         words = {word: share for word, share in self.words.items() if counted(word, lower=True)}
         firsts = {word: share for word, share in self.firsts.items() if counted(word, lower=False)}
@@ -127,7 +127,7 @@ class Histogram:
 
     def likeness(self, found: Features) -> float:
         """The product of a text's row and the noisy mean of the units' rows: how much a text is like them."""
-        each = math.sqrt(_WORDS / max(1, len(found.words)))
+        each = math.sqrt(WORDS / max(1, len(found.words)))
         return (
             each * sum(self.words.get(word, 0.0) for word in found.words)
             + math.sqrt(_FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
@@ -205,8 +205,11 @@ class HistogramRelease(BaseRelease):
         scale = 0
         if self.noise_multiplier > 0:
             scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
-            total = total + _core.rounded_normals(scale, len(total), self.random_source)
+            total = self._noisy(total, scale)
         return of_noisy_sum(total, scale, self.draws.prompts)
+
+    def _noisy(self, total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
+        return total + _core.rounded_normals(scale, len(total), self.random_source)
 
     def choose(self, predictions: Predictions) -> int:  # noqa: ARG002 - nothing is chosen
         """Refuse: no token is chosen from predictions."""
@@ -221,7 +224,7 @@ def row_sum(found: Iterable[Features], vocabulary_size: int) -> NDArray[np.int64
     for each in found:
         words = [word for word in each.words if 0 <= word < vocabulary_size]  # no error tells of a record
         if words:
-            total[words] += _steps(_WORDS / len(words))
+            total[words] += _steps(WORDS / len(words))
         if each.first is not None and 0 <= each.first < vocabulary_size:
             total[first + each.first] += _steps(_FIRST)
         total[length + each.length] += _steps(_LENGTH)

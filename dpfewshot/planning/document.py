@@ -36,7 +36,6 @@ STRATUM: Final[Mapping[str, tuple[type, ...]]] = {
     "scope": MAYBE_TEXT,
     "labels": (list,),
     "population": (int,),
-    "prompts": (int, type(None)),
     "sampling_rate": NUMBER,
     "noise_multiplier": NUMBER,
     "steps": (int,),

@@ -157,20 +157,11 @@ class Stratum:
         scope: the label whose units take part; None for all units, where labels are free.
         labels: the labels to generate from them.
         population: n ≥ 1, the public number of units.
-        prompts: the most prompts of a draw that are of use to it; None if the plan's M is.
     """
 
     scope: str | None
     labels: tuple[str, ...]
     population: int
-    prompts: int | None = None
-
-    def within(self, settings: PlanSettings) -> PlanSettings:
-        """A plan's settings for this stratum: M is at most what its units allow, and what is of use to it."""
-        inside = settings.within(self.population)
-        if self.prompts is None or inside.prompts_per_draw <= self.prompts:
-            return inside
-        return replace(inside, prompts_per_draw=self.prompts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +225,6 @@ class StratumPlan(Stratum):
             "scope": self.scope,
             "labels": list(self.labels),
             "population": self.population,
-            "prompts": self.prompts,
             "sampling_rate": float(self.sampling_rate),
             "noise_multiplier": self.noise_multiplier,
             "steps": self.steps,
@@ -248,17 +238,17 @@ class StratumPlan(Stratum):
         """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`."""
         told = document.check("a stratum of the plan", told, document.STRATUM)
         labels = document.texts("a stratum of the plan", "labels", told["labels"], least=1)
-        least = {"population": 1, "steps": 1, "prompts": 1, "noise_multiplier": 0, "noise_on_mean": 0}
+        least = {"population": 1, "steps": 1, "noise_multiplier": 0, "noise_on_mean": 0}
         for name, bound in least.items():
             if told[name] is not None and told[name] < bound:
                 raise InvalidPlan(f"a stratum of the plan has a {name!r} below {bound}")
-        stratum = Stratum(told["scope"], labels, told["population"], told["prompts"])
+        stratum = Stratum(told["scope"], labels, told["population"])
         exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
         rate = document.rate(exact["sampling_rate"])
         stated = cls(
-            *(stratum.scope, stratum.labels, stratum.population, stratum.prompts),
+            *(stratum.scope, stratum.labels, stratum.population),
             sampling_rate=rate,
-            draws=replace(draws_at(stratum.within(settings), stratum, rate), steps=told["steps"]),
+            draws=replace(draws_at(settings.within(stratum.population), stratum, rate), steps=told["steps"]),
             noise_multiplier=told["noise_multiplier"],
             cost=document.cost(exact["cost"]),
             noise_on_mean=told["noise_on_mean"],

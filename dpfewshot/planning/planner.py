@@ -60,12 +60,10 @@ class Planner:
         found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
         made = []
         for stratum in self.strata:  # σ is sought once for those of one population and as many labels
-            alike = stratum.within(self.settings), stratum.population, len(stratum.labels)
+            alike = self.settings.within(stratum.population), stratum.population, len(stratum.labels)
             if alike not in found:
                 found[alike] = plan_stratum(mechanism, alike[0], self.budget, stratum)
-            made.append(
-                replace(found[alike], scope=stratum.scope, labels=stratum.labels, prompts=stratum.prompts)
-            )
+            made.append(replace(found[alike], scope=stratum.scope, labels=stratum.labels))
         return GenerationPlan(
             mechanism=mechanism.name,
             relation=self.relation,
@@ -108,7 +106,8 @@ class Planner:
             seconds = plan.demonstrations * CANDIDATES * speed.public_text(self.lengths, settings)
             return replace(plan, estimated_seconds=seconds)
         each = [
-            len(one.labels) * speed.demonstration(self.lengths, one.within(settings)) for one in plan.strata
+            len(one.labels) * speed.demonstration(self.lengths, settings.within(one.population))
+            for one in plan.strata
         ]
         return replace(plan, estimated_seconds=settings.shots_per_label * sum(each))
 
@@ -191,7 +190,7 @@ def plan_stratum(
         sigma, cost = least_noise(lambda noise: mechanism.event(draws, noise), budget)
         event = mechanism.event(draws, sigma)
     return StratumPlan(
-        *(stratum.scope, stratum.labels, stratum.population, stratum.prompts),
+        *(stratum.scope, stratum.labels, stratum.population),
         sampling_rate=sampling_rate,
         draws=draws,
         noise_multiplier=sigma,

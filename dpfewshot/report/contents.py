@@ -66,7 +66,7 @@ def _costs_what_it_states(plan: GenerationPlan) -> bool:
     mechanism = by_name(plan.mechanism)
 
     def certified(one: StratumPlan) -> bool:
-        settings = one.within(plan.settings)
+        settings = plan.settings.within(one.population)
         draws = draws_at(settings, one, rate_of(settings, one))
         return one.pays and one.draws == draws and one.event == mechanism.event(draws, one.noise_multiplier)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dpfewshot.account.account import Account, other_kind
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.scopes import partition_of, scope_name, total_over_scopes
-from dpfewshot.cli.plan import comparison
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.report.promise import factor_text
 from dpfewshot.values import (
@@ -22,7 +21,6 @@ from dpfewshot.values import (
     percent_text,
     rounded_up_text,
 )
-from tests.support import factory
 from tests.support.accounts import DRAWS, charged
 
 
@@ -248,11 +246,3 @@ def test_an_account_of_another_kind_says_what_to_do(kept: Any, asked: Any, advic
     assert advice in message
     everything = ("--unit customer", "read the records: unit=", "the population decides", "nobody named")
     assert sum(each in message for each in everything) == 1
-
-
-def test_a_comparison_says_when_no_row_meets_the_target() -> None:
-    made = factory.synthesizer(max_tokens=2)
-    for target, marked in ((1.0, True), (1e-9, False)):
-        lines = list(comparison(made.compare(target_noise=target), target))
-        assert any(line.startswith("* ") for line in lines) == marked
-        assert ("no row is marked" in lines[-1]) != marked

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
-from dpfewshot.cli.plan import comparison, describe, in_detail, plan
+from dpfewshot.cli.plan import describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
 from dpfewshot.cli.project import Key
-from dpfewshot.planning.compare import Compared
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets
@@ -55,8 +54,8 @@ def arguments(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("further", "advises"),
     [
-        ("1 --max-tokens 5000", "--max-tokens 87"),
-        ("1 --set record_token_cap=300", "--set record_token_cap=147"),
+        ("1 --max-tokens 5000 --set top_k=8", "--max-tokens 87"),
+        ("1 --set record_token_cap=300 --set top_k=8", "--set record_token_cap=147"),
         ("1 --max-tokens 8 -M 31 --set holdout=0", "--prompts-per-draw 30"),
         (
             "1 --max-tokens 8 --set records_per_prompt=5 --set record_token_cap=60",
@@ -69,7 +68,10 @@ def arguments(tmp_path: Path) -> list[str]:
         ("1 --max-tokens 8 -M 5", "(at least --set prompt_token_limit="),
         ("0.01 --max-tokens 8 -M 5", "more time (a larger prompt_token_limit)"),
         ("1 --max-tokens 8", "raise record_token_cap"),
-        ("1 --max-tokens 80 --set prompt_token_limit=10", "more than --set prompt_token_limit=10"),
+        (
+            "1 --max-tokens 80 --set top_k=8 --set prompt_token_limit=10",
+            "more than --set prompt_token_limit=10",
+        ),
         ("1 --chat", "chat = false in the task's file"),
     ],
 )
@@ -139,6 +141,3 @@ def test_every_row_of_a_plan_has_as_many_cells_as_its_header(sigma: float) -> No
     assert "time: at most about 2777.8 hours" in describe(made)
     start = next(number for number, line in enumerate(lines) if "stratum" in line)
     assert [len(re.split(" {2,}", line.strip())) for line in lines[start : start + 3]] == [9] * 3
-    rows = [Compared(made, meets_target=True, cheapest=cheapest) for cheapest in (True, False)]
-    compared = list(comparison(rows, 0.01))[1:4]
-    assert [len(re.split(" {2,}", line[2:].strip())) for line in compared] == [7] * 3

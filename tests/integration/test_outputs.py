@@ -127,7 +127,7 @@ BRIEF = (
 
 FURTHER = (
     planned("plan", *PROBE),
-    planned("plan", "--compare", "--set", "target_noise=1", "--max-tokens", "1", "--json", *PROBE),
+    planned("plan", "--max-tokens", "1", "--json", *PROBE),
     planned("generate", *ACCOUNT, "--output", "demos.jsonl", "--resume"),  # all of it from the ledger
     planned("generate", *ACCOUNT, "--output", "more.jsonl", "--json", status=3),  # no budget is left
     planned("generate", "--json", "--delta", "0.5"),  # with a warning
@@ -179,9 +179,8 @@ IN_FULL = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo with the scripted model and a comparison of two mechanisms."""
+    """The demo with the scripted model."""
     monkeypatch.setattr("dpfewshot.cli.doctor.open_backend", lambda *_, **__: Certain())
-    monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", MECHANISM_NAMES[:2])
     monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 
 

@@ -134,7 +134,6 @@ METHODS: dict[str, Call] = {
     "spent": lambda here: here.synthesizer().spent,
     "unfinished": lambda here: here.synthesizer().unfinished,
     "has_run": lambda here: here.synthesizer().has_run("night"),
-    "compare": lambda here: here.synthesizer().compare(target_noise=1.0),
     "probe": lambda here: here.synthesizer().probe(0.01),
     "generate": lambda here: here.synthesizer().generate("delivery"),
     "generate_all": lambda here: here.synthesizer().generate_all(resume=True),
@@ -208,8 +207,7 @@ def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _few_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpfewshot.planning.compare.MECHANISMS", ("gaussian", "report-noisy-max"))
+def _planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
 
 

@@ -17,7 +17,14 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
-from dpfewshot.mechanisms.word_histogram import Features, Histogram, features, of_noisy_sum, row_sum
+from dpfewshot.mechanisms.gaussian import noise_scale
+from dpfewshot.mechanisms.word_histogram import (
+    Features,
+    Histogram,
+    features,
+    of_noisy_sum,
+    row_sum,
+)
 from dpfewshot.planning.settings import Settings
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.laws import IMPOSSIBLE
@@ -284,6 +291,15 @@ def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
         )
 
 
-def test_a_canary_game_says_that_it_has_no_predictions(model):
-    with pytest.raises(InvalidPlan, match="reads none"):
-        canary_game(synthesizer(model), plays=100)
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, "passed"), (0.7, "failed")])
+def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, verdict):
+    monkeypatch.setattr(
+        word_histogram, "noise_scale", lambda sigma, rows, grid: noise_scale(share * sigma, rows, grid)
+    )
+    finding = canary_game(synthesizer(model), plays=1000)
+    assert finding.verdict == verdict, finding.statement
+    least, _, noise = finding.figures[:3]
+    assert noise.value > 0.9 * share * noise.reference
+    assert least.value > 0.5 * least.reference, "the game has power"
+    with pytest.raises(InvalidPlan, match="one release"):
+        canary_game(synthesizer(model), plays=100, texts_only=True)

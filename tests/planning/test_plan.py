@@ -178,7 +178,6 @@ def test_a_planned_plan_survives_json(settings: dict[str, Any]) -> None:
         ({"labels": []}, "'labels'"),
         ({"labels": [1]}, "'labels'"),
         ({"population": 0}, "'population' below 1"),
-        ({"prompts": 0}, "'prompts' below 1"),
         ({"noise_multiplier": -1.0}, "'noise_multiplier' below 0"),
         ({"noise_on_mean": -1.0}, "'noise_on_mean' below 0"),
         ({"cost": [2**63, 0]}, "more than an account can hold"),

@@ -263,8 +263,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/mechanisms/word_histogram.py",
-        "total[words] += _steps(_WORDS / len(words))",
-        "total[words] += _steps(_WORDS)",
+        "total[words] += _steps(WORDS / len(words))",
+        "total[words] += _steps(WORDS)",
         "a row of words has a norm of at most 1",
         "tests/mechanisms/test_word_histogram.py",
     ),
