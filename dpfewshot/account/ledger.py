@@ -38,7 +38,7 @@ class BudgetLedger:
         Raises:
             LedgerError: the database cannot be reached or used, or another version of this package created
                 its tables. No message contains the password.
-            MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+            MissingExtra: SQLAlchemy, or for PostgreSQL psycopg, is not installed.
         """
         try:
             from dpfewshot.account.sql import SqlLedger
@@ -197,7 +197,7 @@ def open_account(
     Raises:
         LedgerError: there is no such account, it was to be created and holds for another relation or unit, or
             the ledger cannot be used.
-        MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+        MissingExtra: SQLAlchemy, or for PostgreSQL psycopg, is not installed.
     """
     ledger = BudgetLedger.open(url)
     if create is None:
