@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EPSILON_SCALE, Amount, EventCost
-from dpfewshot.account.rule import EMPTY, Rule, Tally, counted
+from dpfewshot.account.rule import EMPTY, Rule, Standing, Tally, Totals, counted
 from dpfewshot.account.scopes import scope_name
 from dpfewshot.accounting import (
     Composition,
@@ -36,6 +37,10 @@ LIMIT = Amount.of_budget(BUDGET)
 RENYI = Rule.of("renyi", LIMIT)
 PLAN_DELTA = 10**12
 """δ of a plan, 10⁻⁶."""
+
+
+def standing(rule: Rule, sums: dict[str | None, Tally], limit: Amount = LIMIT) -> Standing:
+    return Standing(rule, limit, Totals(dict(sums)), None)
 
 
 def cost_of(event: Event, delta: int = PLAN_DELTA) -> EventCost:
@@ -190,7 +195,7 @@ def test_nothing_is_spent_of_a_new_account_and_no_budget_admits_more_than_itself
     except InvalidPlan:
         return
     assert rule.spent(EMPTY, limit).epsilon == 0
-    assert rule.left({}, limit).fits(limit)
+    assert standing(rule, {}, limit).left().fits(limit)
     assert not rule.fits(Tally.of(Amount(limit.epsilon + 1, 0), None), limit)
 
 
@@ -248,7 +253,7 @@ def test_plans_left_are_those_that_fit_one_after_another(rule: Rule) -> None:
         scopes = [None, "t: a", "t: b"]
         sums = {scope: rule.tally(generator.choice(COSTS)).times(generator.randrange(2)) for scope in scopes}
         last = generator.choice(scopes), rule.tally(generator.choice(COSTS))
-        told, more = rule.plans_left(sums, last, LIMIT), dict(sums)
+        told, more = replace(standing(rule, sums), last=last).plans_left(last[0]), dict(sums)
         found = -1
         while found < 5000 and rule.fits(Tally.over_scopes(more), LIMIT):
             more[last[0]], found = more[last[0]].plus(last[1]), found + 1
@@ -267,12 +272,12 @@ def test_what_is_left_of_a_scope_is_the_most_that_still_fits(rule: Rule) -> None
             scope: rule.tally(generator.choice(COSTS)).times(generator.randrange(3)) for scope in SCOPES[:3]
         }
         for scope in SCOPES:
-            left = rule.left(sums, LIMIT, scope)
+            left = standing(rule, sums).left(scope)
             too_much = Tally.of(Amount(left.epsilon + 1, 0), None)
             if rule.fits(Tally.over_scopes(sums), LIMIT):
-                assert rule.admitted(sums, scope, Tally.of(left, None), LIMIT).cost == left
+                assert standing(rule, sums).admit(scope, Tally.of(left, None)).cost == left
             with pytest.raises(BudgetExceeded) as caught:
-                rule.admitted(sums, scope, too_much, LIMIT)
+                standing(rule, sums).admit(scope, too_much)
             refusal, told = caught.value, left.as_remainder()
             assert refusal.remaining == (told.epsilon, told.delta)
             assert refusal.remaining_by_scope is not None
