@@ -52,7 +52,7 @@ class SqlLedger:
 
     def __init__(self, url: str) -> None:
         self.database = Database(url)
-        self.name = self.database.place.name
+        self.name = self.database.name
         self._is_there = is_there(self.database)
 
     @property
@@ -82,7 +82,7 @@ class SqlLedger:
         """The account of a data set: a new one, or the one that another process created first."""
         words: Row = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
         order = {} if rule.order is None else {"renyi_order": rule.order}
-        dialect = sqlite if self.database.place.is_sqlite else postgresql
+        dialect = sqlite if self.database.is_sqlite else postgresql
         nothing = {"sums": "[]", "events": 0, "chain_tip": NOTHING_BEFORE, "seal": UNSEALED}
         statement = (
             dialect.insert(accounts)
@@ -116,7 +116,7 @@ class SqlStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process opens the ledger at the same address. The pickle holds its password."""
-        return _reopened, (self._database.place.address, self.settings)
+        return _reopened, (self._database.address, self.settings)
 
     @contextmanager
     def change(self) -> Iterator[SqlTransaction]:

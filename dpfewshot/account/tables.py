@@ -121,17 +121,17 @@ def is_there(database: Database) -> bool:
     if database.is_missing:
         return False
     with database.read() as connection:
-        return _has_tables(connection, database.place.name)
+        return _has_tables(connection, database.name)
 
 
 def create_tables(database: Database) -> None:
     """Create the tables if they are missing. If several processes call it, one does the work."""
-    if database.place.is_sqlite:
+    if database.is_sqlite:
         database.use_write_ahead_log()
     with database.write() as connection:
-        if not database.place.is_sqlite:
+        if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-        if not _has_tables(connection, database.place.name):  # another process may have been first
+        if not _has_tables(connection, database.name):  # another process may have been first
             metadata.create_all(connection)
             connection.execute(insert(migration).values(version_num=VERSION))
 
