@@ -36,7 +36,7 @@ from dpfewshot.account.memory import AccountSettings, Entry
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
-from dpfewshot.account.verification import Row, Snapshot, amount_of, examined, tally_of
+from dpfewshot.account.verification import Row, Snapshot, amount_of, check, tally_of
 from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.forking import cached_property
 
@@ -185,12 +185,13 @@ class SqlTransaction:
         self.lock()
         totals = self.totals
         if totals is None or not self._is_long_and_linked():
-            problems, totals = examined(_snapshot(self._connection, self._row))
-            if problems:
+            found = check(_snapshot(self._connection, self._row))
+            if not found.ok:
                 raise LedgerError(
-                    f"the account of {self._settings.dataset!r} does not agree with its history "
-                    f"({problems[0]}), so nothing is reserved: {VERIFY}"
+                    f"the account of {found.dataset!r} does not agree with its history "
+                    f"({found.problems[0]}), so nothing is reserved: {VERIFY}"
                 )
+            totals = found.totals
         return Standing(self._settings.rule, amount_of(self._row), totals, self._row["partition"])
 
     def entry(self, number: int) -> Entry | None:
