@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EPSILON_SCALE, Amount, EventCost
 from dpfewshot.account.rule import EMPTY, Rule, Standing, Tally, Totals, counted
-from dpfewshot.account.scopes import scope_name
 from dpfewshot.accounting import (
     Composition,
     Event,
@@ -28,7 +27,7 @@ from dpfewshot.accounting import (
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS
+from tests.support.accounts import DRAWS, scope_name
 from tests.support.another_accountant import cross_check
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
