@@ -170,7 +170,7 @@ def fill(url: str, size: int) -> None:
         connection.execute(insert(entries), [{"id": entry, **words} for entry in range(1, size + 1)])
         connection.execute(insert(history), rows)
         connection.execute(update(accounts).values(seal=UNSEALED))
-        if not database.place.is_sqlite:
+        if not database.is_sqlite:
             connection.exec_driver_sql(
                 f"SELECT setval(pg_get_serial_sequence('dpfewshot_entry', 'id'), {size})"
             )

@@ -39,7 +39,6 @@ from dpfewshot.account.history import (
 )
 from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
 from dpfewshot.account.rule import Admission, Rule
-from dpfewshot.account.scopes import check_partition
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import InvalidPlan, LedgerError
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
@@ -253,12 +252,9 @@ class Account:
             BudgetExceeded: one does not fit.
             LedgerError: a scope belongs to another partition than the account's.
         """
-        standing, rule = self._store.standing(), self._store.settings.rule
-        totals = standing.totals
+        standing = self._store.standing()
         for scope, cost in plans:
-            where = self._counted(scope)
-            check_partition(standing.partition, where)
-            totals.add(where, rule.admitted(totals.sums, where, rule.tally(cost), standing.limit))
+            standing.admit(self._counted(scope), standing.rule.tally(cost))
         return standing.spent.as_spend(), standing.left().as_remainder()
 
     # ---- the life of an entry
@@ -271,7 +267,7 @@ class Account:
                 set. Scopes that name no partition ("refund", without "task#…: ") count as strata of one: the
                 caller answers for it that they have no unit in common.
             cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
-                10⁻¹⁸; an `EventCost` is one that also says what it was computed for. A `PrivacySpend` is
+                10⁻¹⁸; an `EventCost` also says what it was computed for. A `PrivacySpend` is
                 rounded up.
             details: public facts for the history.
             draws: the draws that the cost pays for, which `draw` counts.
@@ -282,22 +278,18 @@ class Account:
             LedgerError: the scope belongs to another partition than the account's, or the account does not
                 agree with its history.
         """
-        settings, reservation = self._store.settings, secrets.token_hex(16)
+        reservation = secrets.token_hex(16)
         for name in (LEASE, RESERVATION):
             if name in details:
                 raise LedgerError(f"an entry's details cannot be called {name!r}")
         draws.check()
         # random: an entry's number would count cancelled plans, and a hash of the event would cover times
         kept = as_json({**details, **granted(draws), RESERVATION: reservation})
-        scope, tally = self._counted(scope), settings.rule.tally(cost)
+        scope, tally = self._counted(scope), self._store.settings.rule.tally(cost)
         with self._store.change() as change:
-            limit, partition = change.account()
-            check_partition(partition, scope)
-            totals = change.checked_totals()
-            tally = settings.rule.admitted(totals.sums, scope, tally, limit)
-            entry = change.add(scope, tally, draws)
-            totals.add(scope, tally)
-            change.record(RESERVE, entry, kept, totals=totals)
+            standing = change.checked()
+            entry = change.add(scope, standing.admit(scope, tally), draws)
+            change.record(RESERVE, entry, kept, totals=standing.totals)
         return Reserved(entry.number, reservation if self.durable else None)
 
     def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
@@ -388,7 +380,7 @@ class Account:
         """
         with self._store.change() as change:
             found = [self._claimed(change, claim) for claim in claims]  # all, before the first is changed
-            totals = change.checked_totals() if any(entry.state in OPEN for entry, _ in found) else None
+            totals = change.checked().totals if any(entry.state in OPEN for entry, _ in found) else None
             resumed = []
             for claim, (entry, reserve) in zip(claims, found, strict=True):
                 draws = replace(entry.draws, lease=claim.lease)
@@ -445,7 +437,7 @@ class Account:
             found = change.entry(entry)
             if found is None or found.state != RESERVED:
                 return
-            totals, events = change.totals(), change.events(entry)
+            totals, events = change.totals, change.events(entry)
             if [event["act"] for event in events] != [RESERVE]:
                 raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
             if totals is not None:
@@ -474,8 +466,7 @@ class Account:
         """
         limit = storable(budget)
         with self._store.change() as change:
-            change.account()
-            change.record(CHANGE_BUDGET, limit=limit, totals=change.checked_totals())
+            change.record(CHANGE_BUDGET, limit=limit, totals=change.checked().totals)
 
     def history(self) -> list[dict[str, object]]:
         """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""

@@ -18,9 +18,8 @@ computes with stands for its exact binary value.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_down, rounded_up
@@ -56,12 +55,13 @@ class Amount(NamedTuple):
         )
 
     @classmethod
-    def of_cost(cls, cost: Amount | PrivacySpend) -> Amount:
+    def of_cost(cls, cost: Cost) -> Amount:
         """The cost, rounded up; an amount as it is. The one conversion of costs that users state.
 
         Raises:
             InvalidPlan: the cost is negative, which would give budget back, or not a finite number.
         """
+        cost = cost.amount if isinstance(cost, EventCost) else cost
         if isinstance(cost, Amount):
             epsilon, delta = Fraction(cost.epsilon), Fraction(cost.delta)
         else:
@@ -117,8 +117,16 @@ class Amount(NamedTuple):
 
 NOTHING: Final = Amount(0, 0)
 
-Cost = Amount | PrivacySpend
-"""What a plan reserves. Runs of this package pass the exact `Amount`; a caller may pass floats."""
+
+class EventCost(NamedTuple):
+    """A certified (ε, δ), and the event that it was computed for, which an account may bound otherwise."""
+
+    amount: Amount
+    event: Event
+
+
+Cost = Amount | EventCost | PrivacySpend
+"""What a plan reserves. Runs of this package pass exact amounts; a caller may pass floats."""
 
 
 def in_words(spend: PrivacySpend) -> str:
@@ -126,44 +134,23 @@ def in_words(spend: PrivacySpend) -> str:
     return f"epsilon={amount_text(spend.epsilon)}, delta={amount_text(spend.delta)}"
 
 
-class EventCost(Amount):
-    """A certified (ε, δ) with the event that it was computed for, which an account may bound otherwise.
-
-    Wherever the event does not matter, and in comparisons, it is the plain `Amount`. Copies keep the event;
-    `_replace` returns a plain `Amount`, since the event certifies these numbers alone.
-    """
-
-    event: Event
-
-    def __new__(cls, amount: Amount, event: Event) -> Self:
-        """An amount, and the event that costs at most that."""
-        cost = super().__new__(cls, *amount)
-        cost.event = event
-        return cost
-
-    def __reduce__(self) -> tuple[type[Self], tuple[Amount, Event]]:
-        """Copies and pickles are made of the amount and the event."""
-        return type(self), (Amount(*self), self.event)
-
-    @classmethod
-    def _make(cls, iterable: Iterable[int]) -> Amount:  # type: ignore[override]
-        """A plain amount: other numbers lack the event."""
-        return Amount(*iterable)
-
-
-def pure_cost(cost: Amount, rounds: int = 1) -> Amount:
-    """A cost (ε, 0) that `rounds` releases share equally; randomised response dominates each of them.
+def pure_cost(
+    cost: Amount, rounds: int = 1, sampling_rate: Fraction = Fraction(1), rate: Fraction | None = None
+) -> Amount | EventCost:
+    """A cost (ε, 0) with its event: randomised response dominates each of `rounds` equal releases.
 
     Args:
-        cost: of all rounds, with δ = 0.
+        cost: of all rounds; returned as it is if δ > 0.
         rounds: at least 1.
+        sampling_rate: of the Poisson sample that is released from.
+        rate: ε₀ of a round on its sample; None without a sample: an equal share of the cost.
     """
     from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
 
-    each = rounded_up(Fraction(cost.epsilon, rounds * EPSILON_SCALE))
-    if not 0 < each <= LARGEST_COST:
+    each = rounded_up(rate or Fraction(cost.epsilon, rounds * EPSILON_SCALE))
+    if cost.delta or not 0 < each <= LARGEST_COST:
         return cost
-    return EventCost(cost, PoissonRandomizedResponse(1.0, each, rounds))
+    return EventCost(cost, PoissonRandomizedResponse(rounded_up(sampling_rate), each, rounds))
 
 
 def _finite(name: str, number: object) -> Fraction:

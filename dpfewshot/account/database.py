@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from sqlalchemy.pool import NullPool, QueuePool
 from dpfewshot.account.file_lock import check_names, locked
 from dpfewshot.account.history import VERIFY
 from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
-from dpfewshot.runtime.forking import cached_property
 
 BUSY_SECONDS: Final = 30.0
 """How long a call waits for other processes before it reports that the ledger is locked."""
@@ -75,37 +73,49 @@ os.register_at_fork(after_in_child=_leave_connections_to_the_parent)
 
 
 class Database:
-    """The database at one place."""
+    """The database at one place.
+
+    Attributes:
+        name: of the ledger, in messages.
+        is_sqlite: whether it is a file on this host.
+    """
 
     def __init__(self, url: str) -> None:
-        self.place = Place.parse(url)
-        self._file = Path(self.place.url.database or "").absolute()  # as the engine resolves it
+        self._url, self.name = _parsed(url)
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self._file = Path(self._url.database or "").absolute()  # as the engine resolves it
         self._seen = False
         self._closed = False
-        self._seconds = self.place.seconds
-        with as_ledger_errors(self.place):
-            if self.place.is_sqlite:
-                self._engine = _sqlite(self.place)
-                self._reader = _sqlite(self.place, self._connect_read_only)
+        self._seconds = _seconds(self._url)
+        with self._failing():
+            if self.is_sqlite:
+                self._engine = _sqlite(self._url)
+                self._reader = _sqlite(self._url, self._connect_read_only)
             else:
-                self._engine = self._reader = _postgresql(self.place)
+                self._engine = self._reader = _postgresql(self._url)
         weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
+
+    @property
+    def address(self) -> str:
+        """The URL with its password, for other processes. It names a file by its absolute path."""
+        url = self._url.set(database=str(self._file)) if self.is_sqlite else self._url
+        return url.render_as_string(hide_password=False)
 
     @property
     def is_missing(self) -> bool:
         """Whether it is a file that does not exist, in a folder that does. Opening it would create it."""
         if self._closed:
-            raise LedgerError(f"{self.place.name} was closed")
-        if not self.place.is_sqlite:
+            raise LedgerError(f"{self.name} was closed")
+        if not self.is_sqlite:
             return False
         if not self._file.parent.is_dir():
-            raise LedgerError(f"{self.place.name}: {NOT_OPENED}")
+            raise LedgerError(f"{self.name}: {NOT_OPENED}")
         return not self._file.exists()
 
     def read(self) -> AbstractContextManager[Connection]:
         """A read-only transaction on one snapshot. It creates nothing; who may only read may read."""
-        opening = _SQLITE_READ if self.place.is_sqlite else _POSTGRESQL_READ
-        engine = self._engine if self.place.is_sqlite and self._may_write else self._reader
+        opening = _SQLITE_READ if self.is_sqlite else _POSTGRESQL_READ
+        engine = self._engine if self.is_sqlite and self._may_write else self._reader
         return self._transaction(engine, opening, create=False)
 
     def write(self) -> AbstractContextManager[Connection]:
@@ -113,7 +123,7 @@ class Database:
 
         On SQLite no other writer runs meanwhile. On PostgreSQL the caller locks the row that it relies on.
         """
-        opening = _SQLITE_WRITE if self.place.is_sqlite else _POSTGRESQL_WRITE
+        opening = _SQLITE_WRITE if self.is_sqlite else _POSTGRESQL_WRITE
         return self._transaction(self._engine, opening, create=not self._seen)
 
     @property
@@ -137,14 +147,14 @@ class Database:
             connection.execute("SELECT count(*) FROM sqlite_master")
         except sqlite3.OperationalError:
             if logged:
-                raise LedgerError(f"{self.place.name}: {LOG_NEEDS_WRITING}") from None
+                raise LedgerError(f"{self.name}: {LOG_NEEDS_WRITING}") from None
             raise
         return connection
 
     def use_write_ahead_log(self) -> None:
         """Let readers of a SQLite file run while another process writes. The setting is kept in the file."""
         deadline = time.monotonic() + BUSY_SECONDS
-        with as_ledger_errors(self.place):
+        with self._failing():
             while True:
                 try:
                     with self._turn(create=True), self._engine.connect() as connection:
@@ -164,16 +174,29 @@ class Database:
     @contextmanager
     def _transaction(self, engine: Engine, opening: str, *, create: bool) -> Iterator[Connection]:
         if self.is_missing and self._seen:
-            raise LedgerError(f"{self.place.name}: {GONE}")  # else SQLite would create an empty one
-        with as_ledger_errors(self.place), self._turn(create=create), engine.begin() as connection:
+            raise LedgerError(f"{self.name}: {GONE}")  # else SQLite would create an empty one
+        with self._failing(), self._turn(create=create), engine.begin() as connection:
             connection.exec_driver_sql(opening)
             self._seen = True
             yield connection
 
     @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Turn every failure of the database into one `LedgerError`.
+
+        It is raised `from None`: the drivers' errors may carry the URL and the statement's values.
+        """
+        try:
+            yield
+        except DPFewShotError:
+            raise
+        except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
+            raise LedgerError(f"{self.name}: {_describe(error, self._url)}") from None
+
+    @contextmanager
     def _turn(self, *, create: bool) -> Iterator[None]:
         """Keep SQLite connections from overlapping: held from before one opens until after it closes."""
-        if not self.place.is_sqlite:
+        if not self.is_sqlite:
             yield
             return
         with _one_at_a_time, ExitStack() as stack:
@@ -183,11 +206,11 @@ class Database:
                 if held is not None:
                     self._check_length(held)
             except LedgerError as error:
-                raise LedgerError(f"{self.place.name}: {error}") from None
+                raise LedgerError(f"{self.name}: {error}") from None
             except OSError:
-                raise LedgerError(f"{self.place.name}: {NOT_OPENED}") from None
+                raise LedgerError(f"{self.name}: {NOT_OPENED}") from None
             if held is None:
-                raise LedgerError(f"{self.place.name}: {LOCKED}")
+                raise LedgerError(f"{self.name}: {LOCKED}")
             yield
 
     def _check_length(self, descriptor: int) -> None:
@@ -199,10 +222,10 @@ class Database:
             raise LedgerError(DAMAGED)
 
 
-def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:
-    waiting = {} if "timeout" in place.url.query else {"timeout": BUSY_SECONDS}
+def _sqlite(url: URL, creator: Callable[[], sqlite3.Connection] | None = None) -> Engine:
+    waiting = {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
     options = {"connect_args": waiting} if creator is None else {"creator": creator}
-    engine = create_engine(place.url, poolclass=NullPool, hide_parameters=True, **options)
+    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, **options)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
@@ -218,10 +241,10 @@ def _sqlite(place: Place, creator: Callable[[], sqlite3.Connection] | None = Non
     return engine
 
 
-def _postgresql(place: Place) -> Engine:
+def _postgresql(url: URL) -> Engine:
     try:
         engine = create_engine(
-            place.url,
+            url,
             poolclass=QueuePool,
             pool_size=1,  # threads take turns: a server supports as many processes as connections
             max_overflow=0,
@@ -230,7 +253,7 @@ def _postgresql(place: Place) -> Engine:
             hide_parameters=True,
             # a stricter level would keep the snapshot from before the row lock, and overspend
             isolation_level="READ COMMITTED",
-            connect_args={k: v for k, v in _POSTGRESQL_CONNECTION.items() if k not in place.url.query},
+            connect_args={k: v for k, v in _POSTGRESQL_CONNECTION.items() if k not in url.query},
         )
     except ImportError:
         raise MissingExtra("a ledger in PostgreSQL", "postgresql") from None
@@ -245,71 +268,42 @@ _DAY = 86_400
 _EXAMPLES = '"sqlite:///budget.db" or "postgresql+psycopg://user@host/database"'
 
 
-@dataclass(frozen=True)
-class Place:
-    """A database that can hold a ledger: its URL, with the password, and its name in messages."""
+def _parsed(text: str) -> tuple[URL, str]:
+    """A ledger's URL, with the password, and its name in messages. Refuses other databases, and memory."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # SQLAlchemy's own message may quote the whole text
+        raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
+    if url.drivername in ("sqlite", "sqlite+pysqlite"):
+        path = url.database or ""
+        # a file: name may say mode=memory or nolock=1, which would void every guarantee here
+        if path in ("", ":memory:") or path.startswith("file:"):
+            raise LedgerError(
+                f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}"
+            )
+        if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
+            raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
+        return url, f"the ledger {path!r}"
+    if url.drivername in ("postgresql", "postgresql+psycopg"):
+        url = url.set(drivername="postgresql+psycopg")
+        # messages show the host and the database, so these must not contain part of a password
+        if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
+            raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password")
+        return url, f"the ledger {url.database!r} on {url.host or 'this host'}"
+    raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
 
-    url: URL = field(repr=False)  # its repr hides the password, but not one in the query
-    name: str
 
-    @classmethod
-    def parse(cls, text: str) -> Place:
-        """Read a ledger URL. Refuses other kinds of databases, and one in memory."""
-        try:
-            url = make_url(text)
-        except (ArgumentError, ValueError):
-            # SQLAlchemy's own message may quote the whole text
-            raise LedgerError(f"the ledger's URL cannot be read: write {_EXAMPLES}") from None
-        if url.drivername in ("sqlite", "sqlite+pysqlite"):
-            path = url.database or ""
-            # a file: name may say mode=memory or nolock=1, which would void every guarantee here
-            if path in ("", ":memory:") or path.startswith("file:"):
-                raise LedgerError(
-                    f"a ledger must outlive its process: name a file, after three slashes, {_EXAMPLES}"
-                )
-            if set(url.query) - {"timeout"}:  # such as uri=true&mode=memory: another file, or none
-                raise LedgerError("a SQLite ledger's URL takes one option, ?timeout=SECONDS")
-            return cls(url, f"the ledger {path!r}")
-        if url.drivername in ("postgresql", "postgresql+psycopg"):
-            url = url.set(drivername="postgresql+psycopg")
-            # messages show the host and the database, so these must not contain part of a password
-            if "@" in (url.host or "") or any(sign in (url.database or "") for sign in " =@"):
-                raise LedgerError(
-                    f"the ledger's URL cannot be read: write {_EXAMPLES}, %40 for @ in a password"
-                )
-            return cls(url, f"the ledger {url.database!r} on {url.host or 'this host'}")
-        raise LedgerError(f"a ledger cannot be kept in {url.drivername!r}: write {_EXAMPLES}")
-
-    @property
-    def address(self) -> str:
-        """The URL with its password, for other processes. It names a file by its absolute path."""
-        url = self.url
-        if self.is_sqlite:
-            url = url.set(database=str(Path(url.database or "").absolute()))
-        return url.render_as_string(hide_password=False)
-
-    @property
-    def seconds(self) -> float:
-        """How long to wait for another process: `?timeout=` of the URL, in seconds, 0 to a day."""
-        given = self.url.query.get("timeout", BUSY_SECONDS)
-        try:
-            seconds = float(given) if not isinstance(given, tuple) else math.nan
-        except ValueError:
-            seconds = math.nan
-        if not 0 <= seconds <= _DAY:
-            raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
-        return seconds
-
-    @cached_property
-    def is_sqlite(self) -> bool:
-        """Whether it is a file on this host."""
-        return self.url.get_backend_name() == "sqlite"
-
-    @property
-    def secrets(self) -> set[str]:
-        """What no message may contain."""
-        named = (str(value) for key, value in self.url.query.items() if "pass" in key.lower())
-        return {secret for secret in (str(self.url.password or ""), *named) if secret}
+def _seconds(url: URL) -> float:
+    """How long to wait for another process: `?timeout=` of the URL, in seconds, 0 to a day."""
+    given = url.query.get("timeout", BUSY_SECONDS)
+    try:
+        seconds = float(given) if not isinstance(given, tuple) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _DAY:
+        raise LedgerError(f"the ledger's timeout must be a number of seconds from 0 to {_DAY}")
+    return seconds
 
 
 # ---- failures as one line that an operator can act on
@@ -341,21 +335,7 @@ _ADVICE = {
 _LONGEST = 300
 
 
-@contextmanager
-def as_ledger_errors(place: Place) -> Iterator[None]:
-    """Turn every failure of the database into one `LedgerError`.
-
-    It is raised `from None`: the drivers' errors may carry the URL and the statement's values.
-    """
-    try:
-        yield
-    except DPFewShotError:
-        raise
-    except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
-        raise LedgerError(f"{place.name}: {_describe(error, place)}") from None
-
-
-def _describe(error: Exception, place: Place) -> str:
+def _describe(error: Exception, url: URL) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     advice = _BUSY_THREADS if isinstance(cause, NoConnection) else _advice(cause)
     if advice is not None:
@@ -364,9 +344,9 @@ def _describe(error: Exception, place: Place) -> str:
         return f"a row cannot be read: {VERIFY}"
     primary = getattr(getattr(cause, "diag", None), "message_primary", None)
     line = " ".join(str(primary or cause).split())[:_LONGEST]
-    if any(secret in line for secret in place.secrets):
-        return type(cause).__name__
-    return line
+    named = (str(value) for key, value in url.query.items() if "pass" in key.lower())
+    secrets = [secret for secret in (str(url.password or ""), *named) if secret]
+    return type(cause).__name__ if any(secret in line for secret in secrets) else line
 
 
 def _advice(cause: BaseException | None) -> str | None:

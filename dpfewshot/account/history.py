@@ -8,7 +8,6 @@ that is worth).
 
 from __future__ import annotations
 
-import functools
 import getpass
 import hashlib
 import json
@@ -17,9 +16,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata as installed
 from typing import Any, Final
 
+from dpfewshot import __version__
 from dpfewshot.account.amounts import Amount
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import on_one_line
@@ -72,20 +71,6 @@ MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL:
 """Events that change an entry's state: the state before and the state after."""
 
 
-def now() -> str:
-    """The time now, as rows keep it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-@functools.cache
-def package_version() -> str:
-    """The version of dpfewshot."""
-    try:
-        return installed.version("dpfewshot")
-    except installed.PackageNotFoundError:
-        return "not installed"
-
-
 def _actor() -> str:
     named = os.environ.get(ACTOR_VARIABLE)
     if not named:
@@ -130,9 +115,9 @@ class HistoryEvent:
     delta: int | None = None
     renyi: int | None = None
     details: str = "{}"
-    at: str = field(default_factory=now)
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
     actor: str = field(default_factory=_actor)
-    package_version: str = field(default_factory=package_version)
+    package_version: str = __version__
 
 
 def chained(event: HistoryEvent, number: int, previous: str) -> dict[str, Any]:

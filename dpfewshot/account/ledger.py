@@ -38,7 +38,7 @@ class BudgetLedger:
         Raises:
             LedgerError: the database cannot be reached or used, or another version of this package created
                 its tables. No message contains the password.
-            MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+            MissingExtra: SQLAlchemy, or for PostgreSQL psycopg, is not installed.
         """
         try:
             from dpfewshot.account.sql import SqlLedger
@@ -120,8 +120,8 @@ class BudgetLedger:
             InvalidPlan: an unknown rule, or a budget too small for it.
             LedgerError: it exists with other settings, or the ledger cannot store these.
         """
-        account = self._find_or_add(
-            dataset, budget, relation, unit, parallel=parallel, rule=Rule.of(rule, storable(budget))
+        account = self.account_or_create(
+            dataset, budget, relation=relation, unit=unit, parallel=parallel, rule=rule
         )
         if (account.parallel, account.rule) != (parallel, rule):
             raise LedgerError(
@@ -144,35 +144,29 @@ class BudgetLedger:
         *,
         relation: str = Relation.ZERO_OUT,
         unit: str | None = None,
+        parallel: bool = True,
+        rule: str = Admission.SUM,
     ) -> Account:
-        """The account of a data set, created if it does not exist. An existing one keeps its own budget.
+        """The account of a data set, created as by `create` if it does not exist; else with its own budget.
 
         Raises:
+            InvalidPlan: an unknown rule, or a budget too small for it.
             LedgerError: it exists with another relation or unit, or the ledger cannot store these.
         """
-        stored = self._ledger.find(dataset_name(dataset))
+        name = dataset_name(dataset)
+        stored = self._ledger.find(name)
         if stored is None:
-            return self._find_or_add(dataset, budget, relation, unit)
-        return _bound(Account(stored), relation, unit)
-
-    def _find_or_add(
-        self,
-        dataset: str,
-        budget: PrivacyBudget,
-        relation: str,
-        unit: str | None,
-        *,
-        parallel: bool = True,
-        rule: Rule = Rule(),  # noqa: B008 - a frozen value
-    ) -> Account:
-        if relation not in tuple(Relation):
-            raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
-        if unit is not None and not unit.strip():
-            raise LedgerError("unit must be the name of a column, or None where a unit is one record")
-        stored = self._ledger.find_or_add(
-            dataset_name(dataset), storable(budget), str(relation), unit, parallel=parallel, rule=rule
-        )
-        return _bound(Account(stored), relation, unit)
+            if relation not in tuple(Relation):
+                raise LedgerError(f"the relation must be one of {', '.join(Relation)}, not {relation!r}")
+            if unit is not None and not unit.strip():
+                raise LedgerError("unit must be the name of a column, or None where a unit is one record")
+            limit = storable(budget)
+            stored = self._ledger.find_or_add(
+                name, limit, str(relation), unit, parallel=parallel, rule=Rule.of(rule, limit)
+            )
+        account = Account(stored)
+        account.bind(frozenset({relation}), unit)
+        return account
 
 
 @redacts_errors(LedgerError, "opening an account")
@@ -197,7 +191,7 @@ def open_account(
     Raises:
         LedgerError: there is no such account, it was to be created and holds for another relation or unit, or
             the ledger cannot be used.
-        MissingExtra: SQLAlchemy, Alembic, or for PostgreSQL psycopg, is not installed.
+        MissingExtra: SQLAlchemy, or for PostgreSQL psycopg, is not installed.
     """
     ledger = BudgetLedger.open(url)
     if create is None:
@@ -210,8 +204,3 @@ def _create(relation: str, unit: str | None) -> str:
     options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
     named = f" --unit {shlex.quote(unit)}" if unit else ""
     return f"dpfewshot ledger create --ledger URL --account NAME --epsilon E --delta D{options}{named}"
-
-
-def _bound(account: Account, relation: str, unit: str | None) -> Account:
-    account.bind(frozenset({relation}), unit)
-    return account

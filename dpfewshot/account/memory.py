@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, SupportsIndex
 
 from dpfewshot.account.amounts import Amount
@@ -121,20 +121,21 @@ class MemoryStore:
             counted = [entry for entry in self._entries.values() if entry.state != CANCELLED]
             last = counted[-1] if counted else None
             newest = None if last is None else (last.scope, last.tally)
-            return Standing(self.settings.rule, self._limit, self.totals(), newest, self._partition, "")
+            return replace(self.checked(), last=newest)
 
     def snapshot(self) -> NoReturn:
         """An account in memory keeps no history for others to read."""
         raise LedgerError("an account in memory has no history to read: " + ELSEWHERE)
 
-    def account(self) -> tuple[Amount, str | None]:
-        """See `SqlTransaction`."""
-        return self._limit, self._partition
+    def checked(self) -> Standing:
+        """See `SqlTransaction`. Nobody else can have changed it."""
+        return Standing(self.settings.rule, self._limit, self.totals, self._partition)
 
     def entry(self, number: int) -> Entry | None:
         """See `SqlTransaction`."""
         return self._entries.get(number)
 
+    @property
     def totals(self) -> Totals:
         """See `SqlTransaction`. Added up each time: an interrupt leaves no entry half counted."""
         totals = Totals()
@@ -142,10 +143,6 @@ class MemoryStore:
             if entry.state != CANCELLED:
                 totals.add(entry.scope, entry.tally)
         return totals
-
-    def checked_totals(self) -> Totals:
-        """See `SqlTransaction`. Nobody else can have changed them."""
-        return self.totals()
 
     def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
         """See `SqlTransaction`."""

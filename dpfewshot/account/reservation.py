@@ -17,7 +17,7 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError, RunTakenOver
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 
 
@@ -106,8 +106,6 @@ class Reservation:
             return cls(None, terms, Reserved(0, None), draws)
         try:
             return cls(account, terms, account.reserve(terms.scope, terms.cost, terms.details, draws), draws)
-        except (BudgetExceeded, InvalidPlan):
-            raise
         except BaseException:  # an interrupt or a lost answer may come after the commit
             with suppress(LedgerError):
                 account.withdraw(draws.lease)
@@ -170,21 +168,11 @@ class Reservation:
 
         Raises:
             BudgetExceeded: this is a forked child's copy.
-            RunTakenOver: another run resumed it.
         """
         with self._lock:
             self._check_own()
             self.histogram = histogram
-            if self._account is None or not self._durable:
-                return
-            try:
-                progress = self._progress()
-                self._account.give_back(self.entry, self._lease, 0, progress)
-                self._recorded = progress
-            except RunTakenOver:
-                raise
-            except LedgerError:
-                return
+            self._give_back()
 
     def release(self, line: Mapping[str, object], digest: str) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
@@ -266,7 +254,7 @@ class Reservation:
         return charged
 
     def _give_back(self) -> None:
-        """Give back what was charged and not made. What fails to come back counts as made."""
+        """Give back what was charged and not made, and record what is kept. What fails counts as made."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
                 self._record(*self._unrecorded)
@@ -277,6 +265,7 @@ class Reservation:
         if self._account is not None and (count or progress != self._recorded):
             with suppress(LedgerError):
                 self._account.give_back(self.entry, self._lease, count, progress)
+                self._recorded = progress
 
     def _progress(self) -> str:
         return _as_json(self.released, self.unfinished, self.histogram) if self._durable else ""

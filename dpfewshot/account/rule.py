@@ -33,7 +33,7 @@ from dpfewshot.account.amounts import (
     EventCost,
     in_words,
 )
-from dpfewshot.account.scopes import are_apart, stratum_of, total_over_scopes, unspent_of
+from dpfewshot.account.scopes import are_apart, check_partition, stratum_of, total_over_scopes, unspent_of
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.values import amount_text
 
@@ -205,127 +205,26 @@ class Rule:
 
     def fits(self, tally: Tally, limit: Amount) -> bool:
         """Whether one of the two holds."""
-        return any(way.fits(self._room(limit)) for way in self._ways(tally, limit))
-
-    def admitted(
-        self, sums: Mapping[str | None, Tally], scope: str | None, entry: Tally, limit: Amount
-    ) -> Tally:
-        """A new entry as it counts from now on; `BudgetExceeded` if it does not fit."""
-        before = sums.get(scope, EMPTY)
-        entry = counted(entry, before, limit)
-        after = before.plus(entry)
-        if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):
-            raise self._refusal(entry, scope, sums, limit)
-        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
-            raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
-        return entry
+        return any(way.fits(self.room(limit)) for way in self.ways(tally, limit))
 
     def spent(self, tally: Tally, limit: Amount) -> Amount:
         """What the rule certifies of a tally: the smaller ε, by sums at their δ, else at the account's."""
-        by_sum, *by_renyi = self._ways(tally, limit)
-        better = [way for way in by_renyi if way.delta <= self._room(limit).delta]
-        if better and not (by_sum.epsilon <= better[0].epsilon and by_sum.delta <= self._room(limit).delta):
+        by_sum, *by_renyi = self.ways(tally, limit)
+        better = [way for way in by_renyi if way.delta <= self.room(limit).delta]
+        if better and not (by_sum.epsilon <= better[0].epsilon and by_sum.delta <= self.room(limit).delta):
             return Amount(better[0].epsilon, limit.delta)
         return by_sum
 
-    def left(self, sums: Mapping[str | None, Tally], limit: Amount, scope: str | None = None) -> Amount:
-        """An (ε, δ) that a plan without a Rényi bound may still cost.
-
-        Args:
-            scope: that the plan draws from; None for the whole data set. The other strata of its partition do
-                not count, unless they exceed the budget by themselves.
-        """
-        room, total = self._room(limit), Tally.over_scopes(sums)
-        beside = {other: each for other, each in sums.items() if not are_apart(scope, other)}
-        # Divergences add to the greatest of the partition, whose stratum may be another one.
-        alone = Tally.over_scopes(beside)._replace(renyi=total.renyi)
-        rooms = (
-            room.minus(way if whole.fits(room) else whole)
-            for whole, way in zip(self._ways(total, limit), self._ways(alone, limit), strict=True)
-            if whole.delta <= room.delta
-        )
-        return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
-
-    def plans_left(
-        self, sums: Mapping[str | None, Tally], last: tuple[str | None, Tally], limit: Amount
-    ) -> int:
-        """How many more entries like the last one, of this scope and cost, fit; counted up to a million."""
-        scope, entry = last
-
-        def fit(count: int) -> bool:
-            more = sums.get(scope, EMPTY).plus(entry.times(count))
-            return _can_be_stored(more) and self.fits(Tally.over_scopes({**sums, scope: more}), limit)
-
-        return bisect.bisect_left(range(1, _MOST_PLANS + 1), True, key=lambda count: not fit(count))
-
-    def _refusal(
-        self, entry: Tally, scope: str | None, sums: Mapping[str | None, Tally], limit: Amount
-    ) -> BudgetExceeded:
-        """Why a plan does not fit. All of its numbers are public."""
-        asked, left = entry.cost.as_spend(), self.left(sums, limit, scope).as_remainder()
-        by_scope = {each: self.left(sums, limit, each).as_remainder() for each in {None: EMPTY, **sums}}
-        before = Tally.over_scopes(sums)
-        spent = self.spent(before, limit)
-        return BudgetExceeded(
-            f"the plan needs {in_words(asked)}, and does not fit: {in_words(spent.as_spend())} of the budget "
-            f"{in_words(limit.as_remainder())} is spent, which leaves a plan over {stratum_of(scope)} "
-            f"{in_words(left)}"
-            + self._renyi_refusal(entry, before, limit)
-            + self._by_stratum(entry, sums, limit),
-            asked=(asked.epsilon, asked.delta),
-            remaining=(left.epsilon, left.delta),
-            remaining_by_scope={each: (one.epsilon, one.delta) for each, one in by_scope.items()},
-        )
-
-    def _by_stratum(self, entry: Tally, sums: Mapping[str | None, Tally], limit: Amount) -> str:
-        """Which strata are exhausted for a plan and which are not, with what is left of them."""
-        strata = {scope: stratum_of(scope) for scope in sorted(each for each in sums if each is not None)}
-        if strata:
-            strata[unspent_of(next(iter(strata)))] = "all without a plan"
-        told: dict[bool, dict[Amount, list[str]]] = {False: {}, True: {}}
-        for scope, name in strata.items():
-            after = {**sums, scope: sums.get(scope, EMPTY).plus(entry)}
-            alike = told[self.fits(Tally.over_scopes(after), limit)]
-            alike.setdefault(self.left(sums, limit, scope), []).append(name)
-        text = ""
-        for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted")):
-            groups = [
-                f"{_some(names)} ({in_words(left.as_remainder())} left)" for left, names in told[fits].items()
-            ]
-            text += f". {word}: {'; '.join(groups)}" if groups else ""
-        return text
-
-    def _renyi_refusal(self, entry: Tally, before: Tally, limit: Amount) -> str:
-        if self.order is None:
-            return ""
-        share = self._room(limit)
-        if before.rest.plus(entry.rest).delta > share.delta:
-            return (
-                "; plans without a Rényi divergence may take a quarter of delta, "
-                f"{amount_text(share.as_remainder().delta)}, in all"
-            )
-        if entry.renyi == 0:
-            return "; it has no Rényi divergence that fits the budget"
-        needed = Amount(entry.renyi, 0).as_spend().epsilon
-        left = limit.minus(self._ways(before, limit)[-1]).as_remainder().epsilon
-        return f"; by its Rényi divergence of order {self.order} the plan needs {needed}, and {left} is left"
-
-    def _room(self, limit: Amount) -> Amount:
+    def room(self, limit: Amount) -> Amount:
         """The largest ε, and the largest sum of δ_i, that either rule admits."""
         return limit if self.order is None else Amount(limit.epsilon, limit.delta // _SHARE)
 
-    def _ways(self, tally: Tally, limit: Amount) -> list[Amount]:
+    def ways(self, tally: Tally, limit: Amount) -> list[Amount]:
         """By sums, and by divergences: ε in all, and the sum of the δ_i that count."""
         if self.order is None:
             return [tally.cost]
         converted = tally.renyi + tally.rest.epsilon + _conversion(self.order, limit.delta // 2)
         return [tally.cost, Amount(converted, tally.rest.delta)]
-
-
-def _some(names: list[str]) -> str:
-    """The first names of a list, and how many follow."""
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
@@ -372,16 +271,21 @@ def _best_order(limit: Amount) -> int:
     return max(orders, key=room)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Standing:
-    """An account at one moment: its limit, its running totals, its newest entry, and its history's tip."""
+    """An account at one moment: what counts, and so what still fits.
+
+    Attributes:
+        last: the scope and the cost of its newest entry; None before the first, and in a change of the store.
+        chain_tip: of its history; "" in memory, and in a change of the store.
+    """
 
     rule: Rule
     limit: Amount
     totals: Totals
-    last: tuple[str | None, Tally] | None
     partition: str | None
-    chain_tip: str
+    last: tuple[str | None, Tally] | None = None
+    chain_tip: str = ""
 
     @property
     def spent(self) -> Amount:
@@ -395,12 +299,111 @@ class Standing:
         ordered = sorted(sums, key=lambda scope: scope or "")
         return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
 
+    def admit(self, scope: str | None, entry: Tally) -> Tally:
+        """Count a new entry, and return it as it counts from now on.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+            LedgerError: its scope belongs to another partition than the account's.
+        """
+        check_partition(self.partition, scope)
+        entry = counted(entry, self._sum(scope), self.limit)
+        after = self._sum(scope).plus(entry)
+        if not self._fits_with(scope, after):
+            raise self._refusal(scope, entry)
+        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
+            raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
+        self.totals.add(scope, entry)
+        return entry
+
     def left(self, scope: str | None = None) -> Amount:
-        """What a plan over one scope may still cost; None is the whole data set."""
-        return self.rule.left(self.totals.sums, self.limit, scope)
+        """An (ε, δ) that a plan without a Rényi bound may still cost.
+
+        Args:
+            scope: that the plan draws from; None for the whole data set. The other strata of its partition do
+                not count, unless they exceed the budget by themselves.
+        """
+        room, total = self.rule.room(self.limit), self.totals.total
+        beside = {other: each for other, each in self.totals.sums.items() if not are_apart(scope, other)}
+        # Divergences add to the greatest of the partition, whose stratum may be another one.
+        alone = Tally.over_scopes(beside)._replace(renyi=total.renyi)
+        ways = zip(self.rule.ways(total, self.limit), self.rule.ways(alone, self.limit), strict=True)
+        rooms = (
+            room.minus(way if whole.fits(room) else whole) for whole, way in ways if whole.delta <= room.delta
+        )
+        return max(rooms, key=lambda each: each.epsilon, default=NOTHING)
 
     def plans_left(self, scope: str | None) -> int | None:
-        """How many more plans over one scope that cost what the last one did fit; None before the first."""
+        """How many more plans over one scope that cost what the last one did fit; None before the first.
+
+        Counted up to a million.
+        """
         if self.last is None:
             return None
-        return self.rule.plans_left(self.totals.sums, (scope, self.last[1]), self.limit)
+        _, entry = self.last
+
+        def fit(count: int) -> bool:
+            more = self._sum(scope).plus(entry.times(count))
+            return _can_be_stored(more) and self._fits_with(scope, more)
+
+        return bisect.bisect_left(range(1, _MOST_PLANS + 1), True, key=lambda count: not fit(count))
+
+    def _sum(self, scope: str | None) -> Tally:
+        return self.totals.sums.get(scope, EMPTY)
+
+    def _fits_with(self, scope: str | None, tally: Tally) -> bool:
+        """Whether everything fits if the plans of one scope cost this together."""
+        return self.rule.fits(Tally.over_scopes({**self.totals.sums, scope: tally}), self.limit)
+
+    def _refusal(self, scope: str | None, entry: Tally) -> BudgetExceeded:
+        """Why a plan does not fit. All of its numbers are public."""
+        asked, left = entry.cost.as_spend(), self.left(scope).as_remainder()
+        by_scope = {each: self.left(each).as_remainder() for each in {None: EMPTY, **self.totals.sums}}
+        return BudgetExceeded(
+            f"the plan needs {in_words(asked)}, and does not fit: {in_words(self.spent.as_spend())} of the "
+            f"budget {in_words(self.limit.as_remainder())} is spent, which leaves a plan over "
+            f"{stratum_of(scope)} {in_words(left)}{self._renyi_refusal(entry)}{self._by_stratum(entry)}",
+            asked=(asked.epsilon, asked.delta),
+            remaining=(left.epsilon, left.delta),
+            remaining_by_scope={each: (one.epsilon, one.delta) for each, one in by_scope.items()},
+        )
+
+    def _by_stratum(self, entry: Tally) -> str:
+        """Which strata are exhausted for a plan and which are not, with what is left of them."""
+        scopes = sorted(each for each in self.totals.sums if each is not None)
+        strata = {scope: stratum_of(scope) for scope in scopes}
+        if strata:
+            strata[unspent_of(next(iter(strata)))] = "all without a plan"
+        told: dict[bool, dict[Amount, list[str]]] = {False: {}, True: {}}
+        for scope, name in strata.items():
+            alike = told[self._fits_with(scope, self._sum(scope).plus(entry))]
+            alike.setdefault(self.left(scope), []).append(name)
+        text = ""
+        for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted")):
+            groups = [
+                f"{_some(names)} ({in_words(left.as_remainder())} left)" for left, names in told[fits].items()
+            ]
+            text += f". {word}: {'; '.join(groups)}" if groups else ""
+        return text
+
+    def _renyi_refusal(self, entry: Tally) -> str:
+        rule, before = self.rule, self.totals.total
+        if rule.order is None:
+            return ""
+        share = rule.room(self.limit)
+        if before.rest.plus(entry.rest).delta > share.delta:
+            return (
+                "; plans without a Rényi divergence may take a quarter of delta, "
+                f"{amount_text(share.as_remainder().delta)}, in all"
+            )
+        if entry.renyi == 0:
+            return "; it has no Rényi divergence that fits the budget"
+        needed = Amount(entry.renyi, 0).as_spend().epsilon
+        left = self.limit.minus(rule.ways(before, self.limit)[-1]).as_remainder().epsilon
+        return f"; by its Rényi divergence of order {rule.order} the plan needs {needed}, and {left} is left"
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, and how many follow."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

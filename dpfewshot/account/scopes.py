@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,22 +64,9 @@ class Partition:
         return self._scope("chooses") if self.holdout else None
 
     def _scope(self, stratum: str, part: str = "") -> str:
-        scope = scope_name(self.task, self.labels, stratum, self.column, self.holdout)
-        return scope.replace(": ", f"{part}: ", 1)
-
-
-def scope_name(
-    task: str, labels: Iterable[str], part: str, column: str = LABEL_COLUMN, holdout: Sequence[str] = ()
-) -> str:
-    """The scope of a plan that draws from the units of one stratum only.
-
-    Args:
-        labels: every label of the task, in any order: they decide which stratum a unit is in.
-        part: the stratum: without a holdout a label.
-    """
-    listed = json.dumps([column, sorted(labels), *holdout]).encode()
-    name = "".join(_ESCAPED.get(character, character) for character in task)
-    return f"{name}#{hashlib.sha256(listed).hexdigest()}: {part}"
+        listed = json.dumps([self.column, sorted(self.labels), *self.holdout]).encode()
+        name = "".join(_ESCAPED.get(character, character) for character in self.task)
+        return f"{name}#{hashlib.sha256(listed).hexdigest()}{part}: {stratum}"
 
 
 def partition_of(scope: str) -> str:
@@ -149,7 +136,7 @@ def total_over_scopes(costs: Mapping[str | None, Amount]) -> Amount:
     such rule, in a stratum of every partition and in the whole data set, so those add.
 
     Args:
-        costs: the sum of each scope (`scope_name`); the key None is the whole data set.
+        costs: the sum of each scope; the key None is the whole data set.
     """
     families: dict[tuple[str, str, str], Amount] = {}
     for scope, amount in costs.items():

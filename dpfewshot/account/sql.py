@@ -36,7 +36,7 @@ from dpfewshot.account.memory import AccountSettings, Entry
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
-from dpfewshot.account.verification import Row, Snapshot, amount_of, examined, tally_of
+from dpfewshot.account.verification import Row, Snapshot, amount_of, check, tally_of
 from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.forking import cached_property
 
@@ -52,7 +52,7 @@ class SqlLedger:
 
     def __init__(self, url: str) -> None:
         self.database = Database(url)
-        self.name = self.database.place.name
+        self.name = self.database.name
         self._is_there = is_there(self.database)
 
     @property
@@ -82,7 +82,7 @@ class SqlLedger:
         """The account of a data set: a new one, or the one that another process created first."""
         words: Row = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
         order = {} if rule.order is None else {"renyi_order": rule.order}
-        dialect = sqlite if self.database.place.is_sqlite else postgresql
+        dialect = sqlite if self.database.is_sqlite else postgresql
         nothing = {"sums": "[]", "events": 0, "chain_tip": NOTHING_BEFORE, "seal": UNSEALED}
         statement = (
             dialect.insert(accounts)
@@ -100,7 +100,7 @@ class SqlLedger:
                 raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
             if number is not None:
                 transaction = SqlTransaction(connection, settings)
-                transaction.account()
+                transaction.lock()
                 transaction.record(CREATE, details=as_json({**words, **order}), totals=Totals(), limit=limit)
         return SqlStore(self.database, settings)
 
@@ -116,7 +116,7 @@ class SqlStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process opens the ledger at the same address. The pickle holds its password."""
-        return _reopened, (self._database.place.address, self.settings)
+        return _reopened, (self._database.address, self.settings)
 
     @contextmanager
     def change(self) -> Iterator[SqlTransaction]:
@@ -150,7 +150,7 @@ class SqlStore:
             last = _rows(connection, newest.limit(1))
             [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
         found = (last[0]["scope"], tally_of(last[0])) if last else None
-        return Standing(self.settings.rule, amount_of(row), totals, found, row["partition"], tip["hash"])
+        return Standing(self.settings.rule, amount_of(row), totals, row["partition"], found, tip["hash"])
 
     def snapshot(self) -> Snapshot:
         """Everything that is stored, at this moment."""
@@ -160,7 +160,7 @@ class SqlStore:
 
 
 class SqlTransaction:
-    """One change of an account. It begins with `account` or `entry`, which lock the account's row."""
+    """One change of an account. It begins with `lock`, `checked` or `entry`, which lock the account's row."""
 
     def __init__(self, connection: Connection, settings: AccountSettings) -> None:
         self._connection = connection
@@ -169,8 +169,8 @@ class SqlTransaction:
 
     # ---- what is read
 
-    def account(self) -> tuple[Amount, str | None]:
-        """Lock the account, which must be the one that was opened; return its limit and its partition."""
+    def lock(self) -> None:
+        """Lock the account, which must be the one that was opened."""
         having = accounts.c.id == self._settings.number
         found = _rows(self._connection, select(accounts).where(having).with_for_update())
         if not found or _settings(found[0]) != self._settings:
@@ -179,7 +179,20 @@ class SqlTransaction:
                 f"was replaced, or it was tampered with. Open it again, or {VERIFY}"
             )
         self._row = found[0]
-        return amount_of(self._row), self._row["partition"]
+
+    def checked(self) -> Standing:
+        """Lock the account and return it. Refuses one that does not agree with its history."""
+        self.lock()
+        totals = self.totals
+        if totals is None or not self._is_long_and_linked():
+            found = check(_snapshot(self._connection, self._row))
+            if not found.ok:
+                raise LedgerError(
+                    f"the account of {found.dataset!r} does not agree with its history "
+                    f"({found.problems[0]}), so nothing is reserved: {VERIFY}"
+                )
+            totals = found.totals
+        return Standing(self._settings.rule, amount_of(self._row), totals, self._row["partition"])
 
     def entry(self, number: int) -> Entry | None:
         """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
@@ -188,28 +201,12 @@ class SqlTransaction:
         query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
         found = self._connection.execute(query.with_for_update()).mappings().one_or_none()
         if found is None:
-            self.account()
+            self.lock()
             return None
         self._row = {column.name: found[column] for column in accounts.c}
         if _settings(self._row) != self._settings:
-            self.account()  # says so
+            self.lock()  # says so
         return _entry({column.name: found[column] for column in entries.c})
-
-    def totals(self) -> Totals | None:
-        """What the entries cost; None if the totals lack their seal."""
-        return self._sealed
-
-    def checked_totals(self) -> Totals:
-        """What the entries cost. Refuses an account that does not agree with its history."""
-        if self._sealed is not None and self._is_long_and_linked():
-            return self._sealed
-        problems, totals = examined(_snapshot(self._connection, self._row))
-        if problems:
-            raise LedgerError(
-                f"the account of {self._settings.dataset!r} does not agree with its history ({problems[0]}), "
-                f"so nothing is reserved: {VERIFY}"
-            )
-        return totals
 
     def events(self, entry: int, *acts: str) -> list[Row]:
         """The events of an entry in their order, unchanged: those of `acts`, or all without any."""
@@ -268,7 +265,7 @@ class SqlTransaction:
             after["sums"] = json.dumps(totals.rows())
         if limit is not None:
             after |= limit._asdict()
-        known = totals is not None or self._sealed is not None
+        known = totals is not None or self.totals is not None
         after["seal"] = seal_of(after) if known else UNSEALED
         changed = {name: value for name, value in after.items() if value != self._row[name]}
         account = self._settings.number
@@ -277,12 +274,13 @@ class SqlTransaction:
         self._row = after  # what the next event of this change follows
 
     @cached_property
-    def _sealed(self) -> Totals | None:
+    def totals(self) -> Totals | None:
+        """What the entries cost; None if the totals lack their seal."""
         return sealed_totals(self._row)
 
     def _tip(self) -> tuple[int, str]:
         """The number and the hash of the last event."""
-        if self._sealed is not None:
+        if self.totals is not None:
             return self._row["events"], self._row["chain_tip"]
         last = _last_events(self._connection, self._settings.number, 1)
         return (last[0]["number"], last[0]["hash"]) if last else (0, NOTHING_BEFORE)

@@ -3,15 +3,10 @@
 Amounts are integers: ε and Rényi divergences in 10⁻¹², δ in 10⁻¹⁸.
 Times (ISO 8601 in UTC) and JSON are text: both databases return it byte for byte, so that the history can be
 hashed.
-`migrations` makes these tables, with Alembic, which is imported only for that.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import resources
 from typing import Final
 
 from sqlalchemy import (
@@ -24,10 +19,12 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
     UniqueConstraint,
+    insert,
     inspect,
     select,
     text,
@@ -35,10 +32,10 @@ from sqlalchemy import (
 
 from dpfewshot.account.database import Database
 from dpfewshot.account.history import CANCELLED, CHARGED, RESERVED, SETTLED
-from dpfewshot.errors import LedgerError, MissingExtra
+from dpfewshot.errors import LedgerError
 
-NEWEST: Final = "0001"
-"""The migration that makes the tables of `tables`."""
+VERSION: Final = "0001"
+"""Of these tables, as a ledger records it. Other columns need another version."""
 
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 
@@ -47,10 +44,11 @@ _Number = BigInteger().with_variant(Integer(), "sqlite")
 
 metadata = MetaData()
 
-migration = Table(  # Alembic's own: which migration was the last
+migration = Table(  # as Alembic lays it out, so that it may migrate a ledger to a later version
     "dpfewshot_migration",
     metadata,
-    Column("version_num", String(32), primary_key=True),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="dpfewshot_migration_pkc"),
 )
 
 accounts = Table(
@@ -123,56 +121,28 @@ def is_there(database: Database) -> bool:
     if database.is_missing:
         return False
     with database.read() as connection:
-        return _has_tables(connection, database.place.name)
+        return _has_tables(connection, database.name)
 
 
 def create_tables(database: Database) -> None:
     """Create the tables if they are missing. If several processes call it, one does the work."""
-    if database.place.is_sqlite:
+    if database.is_sqlite:
         database.use_write_ahead_log()
     with database.write() as connection:
-        if not database.place.is_sqlite:
+        if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-        if not _has_tables(connection, database.place.name):  # another process may have been first
-            _migrate(connection)
+        if not _has_tables(connection, database.name):  # another process may have been first
+            metadata.create_all(connection)
+            connection.execute(insert(migration).values(version_num=VERSION))
 
 
 def _has_tables(connection: Connection, name: str) -> bool:
     if not inspect(connection).has_table(migration.name):
         return False
     found = connection.execute(select(migration.c.version_num)).scalar_one()
-    if found != NEWEST:
+    if found != VERSION:
         raise LedgerError(
-            f"{name} has tables of version {found}, this package knows version {NEWEST}: "
+            f"{name} has tables of version {found}, this package knows version {VERSION}: "
             "install the version of dpfewshot that made it"
         )
     return True
-
-
-@contextmanager
-def _warnings_alone() -> Iterator[None]:
-    """Keep Alembic from logging each step, unless the program configures its logger."""
-    logger = logging.getLogger("alembic")
-    own = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]  # Alembic adds that
-    if own or logger.level != logging.NOTSET:
-        yield
-        return
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(logging.NOTSET)
-
-
-def _migrate(connection: Connection) -> None:
-    with _warnings_alone():  # also while it is imported
-        try:
-            from alembic import command
-            from alembic.config import Config
-        except ModuleNotFoundError:
-            raise MissingExtra("making or migrating a ledger", "ledger") from None
-        with resources.as_file(resources.files("dpfewshot.account") / "migrations") as folder:
-            config = Config(attributes={"connection": connection})
-            config.set_main_option("script_location", str(folder).replace("%", "%%"))
-            config.set_main_option("path_separator", "os")
-            command.upgrade(config, NEWEST)

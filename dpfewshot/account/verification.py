@@ -85,12 +85,14 @@ class Verification:
         events: the number of rows in its history.
         chain_tip: the hash of the last row. Note it elsewhere, and compare later.
         problems: one sentence each; empty if everything agrees.
+        totals: what follows from the history.
     """
 
     dataset: str
     events: int
     chain_tip: str
     problems: tuple[str, ...]
+    totals: Totals = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -104,22 +106,15 @@ def check(snapshot: Snapshot, chain_tip: str | None = None) -> Verification:
     Args:
         chain_tip: a hash noted earlier, which the history must contain; None skips this check.
     """
-    problems, _ = examined(snapshot)
+    replay = _Replay()
+    problems = [*_broken_links(snapshot), *_disagreements(snapshot, replay)]
     if chain_tip is not None and chain_tip not in {row["hash"] for row in snapshot.history}:
         problems.append(
             f"no event has the hash {chain_tip}: this is a copy from before that event, another account, or "
             "a rewritten history"
         )
-    return Verification(
-        str(snapshot.account["dataset"]), len(snapshot.history), snapshot.chain_tip, tuple(problems)
-    )
-
-
-def examined(snapshot: Snapshot) -> tuple[list[str], Totals]:
-    """What does not agree, and the totals that follow from the history."""
-    replay = _Replay()
-    problems = [*_broken_links(snapshot), *_disagreements(snapshot, replay)]
-    return problems, replay.totals
+    dataset, events = str(snapshot.account["dataset"]), len(snapshot.history)
+    return Verification(dataset, events, snapshot.chain_tip, tuple(problems), replay.totals)
 
 
 def _broken_links(snapshot: Snapshot) -> Iterator[str]:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpfewshot.account.amounts import NOTHING, Amount
+from dpfewshot.account.amounts import NOTHING, Amount, in_words
 from dpfewshot.account.draws import draws_in, draws_of
 from dpfewshot.account.history import PAID, RESERVATION, RESERVE, plan_facts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import total_over_scopes
-from dpfewshot.account.verification import Snapshot, Verification, check
+from dpfewshot.account.verification import Snapshot, Verification, amount_of, check
 from dpfewshot.certificates import Certificate, Provenance, line_hash, plan_hash
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
@@ -137,7 +137,7 @@ class _Account:
         there = {each.entry for each in entries if each.dataset == found.dataset and each.entry is not None}
         costs: dict[str | None, Amount] = {}
         for row in map(self.entries.__getitem__, there):
-            costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(_cost(row))
+            costs[row["scope"]] = costs.get(row["scope"], NOTHING).plus(amount_of(row))
         together = total_over_scopes(costs).as_spend()
         return CheckedAccount(found.dataset, found.chain_tip, together, found.problems)
 
@@ -149,7 +149,7 @@ def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> Che
     row, details = account.entries[reserved["entry"]], json.loads(reserved["details"])
     problems = tuple(dict.fromkeys(_disagreements(lines, account, row, details)))
     return CheckedEntry(
-        *key, len(lines), row["id"], row["state"], _cost(row).as_spend(), Provenance.of(details), problems
+        *key, len(lines), row["id"], row["state"], amount_of(row).as_spend(), Provenance.of(details), problems
     )
 
 
@@ -167,7 +167,7 @@ def _disagreements(lines: Sequence[_Line], account: _Account, row: _Row, details
     """What the lines of one entry state otherwise than the ledger."""
     if row["state"] not in PAID:
         yield f"the entry is {row['state']}: no draw of it was paid for"
-    cost = _cost(row)
+    cost = amount_of(row)
     plan = plan_hash(*cost, plan_facts(details))
     for _, one, stated in lines:
         yield from _claims(one, cost)
@@ -213,19 +213,10 @@ def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:
     stated = Amount.of_cost(one.spent)
     if one.spent == cost.as_spend():  # rounded as a line is, which loses more than 10⁻¹² of a large amount
         return
-    if not stated.fits(cost):
-        yield f"a line states {_words(stated)}, more than the entry's {_words(cost)}"
-    elif not cost.fits(stated):
-        yield f"a line states {_words(stated)}, less than the entry's {_words(cost)}"
-
-
-def _words(amount: Amount) -> str:
-    spend = amount.as_spend()
-    return f"epsilon={spend.epsilon} delta={spend.delta}"
-
-
-def _cost(row: _Row) -> Amount:
-    return Amount(row["epsilon"], row["delta"])
+    if stated != cost:
+        differs = "less" if stated.fits(cost) else "more"
+        told, paid = in_words(stated.as_spend()), in_words(cost.as_spend())
+        yield f"a line states {told}, {differs} than the entry's {paid}"
 
 
 def _tokens_paid(row: _Row, details: _Row) -> int | None:

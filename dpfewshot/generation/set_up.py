@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.protocol import LogprobBackend
@@ -130,7 +130,7 @@ class SetUp:
             return None
         return EventCost(stratum.cost, stratum.event)
 
-    def account_costs(self) -> list[tuple[str | None, Amount]]:
+    def account_costs(self) -> list[tuple[str | None, EventCost]]:
         """The scope and the cost of each part of each stratum; none if nothing is certified."""
         return [
             (self.partition.generating(stratum.scope, part), cost)

@@ -277,7 +277,7 @@ class StratumRun:
         loop, cost, certificate = self.set_up.loop, self.cost, None
         if cost is not None and self.account is not None:
             certificate = Certificate(
-                plan=plan_hash(*cost, self.set_up.account_details(self.plan)),
+                plan=plan_hash(*cost.amount, self.set_up.account_details(self.plan)),
                 unit=self.account.unit,
                 version=__version__,
                 dataset=self.account.dataset,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.account.account import Account
-from dpfewshot.account.amounts import Amount, EventCost
+from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends.protocol import LogprobBackend
@@ -135,7 +135,7 @@ def release_calibration(
         bias=tuple(bias.tolist()),
         noise=mean.scale * mean.nats(units) * math.sqrt(1 - 1 / mean.labels),  # of a centred vector
         prompt=FewShotPrompt(words, backend, shown).fingerprint(),
-        spent=mean.cost.as_spend() if random_source is None else None,
+        spent=mean.cost.amount.as_spend() if random_source is None else None,
         relation=payment.relation,
         unit=payment.unit,
         parallel=payment.parallel,
@@ -178,13 +178,13 @@ class NoisyMean:
     Attributes:
         sampling_rate: q in (0, 1], exact: the probability that a unit is in the sum.
         noise_multiplier: σ, in norms R.
-        cost: the certified (ε, δ), with its event.
+        cost: the certified (ε, δ), and its event.
     """
 
     sampling_rate: Fraction
     noise_multiplier: float
     labels: int
-    cost: Amount
+    cost: EventCost
 
     @classmethod
     def of_budget(cls, budget: PrivacyBudget, sampling_rate: Fraction, labels: int) -> NoisyMean:

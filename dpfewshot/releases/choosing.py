@@ -20,7 +20,7 @@ import numpy as np
 
 from dpfewshot import _core
 from dpfewshot.account.account import Account
-from dpfewshot.account.amounts import Amount
+from dpfewshot.account.amounts import Amount, pure_cost
 from dpfewshot.account.history import Details
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
@@ -48,7 +48,6 @@ from dpfewshot.releases.selection import (
     cells_of,
     estimate,
     noisy_counts,
-    sampled_cost,
     scale_of,
     scores_of,
     weights_of,
@@ -170,7 +169,7 @@ def choose(
         "epsilon": cost.as_spend().epsilon,
     }
     with payment.reserved(
-        sampled_cost(cost, sampling_rate, rate),
+        pure_cost(cost, sampling_rate=sampling_rate, rate=rate),
         uses=rounds + 1,
         noise_multiplier=scale_of(rate),
         details=details,

@@ -162,7 +162,7 @@ class _NoisyMax:
 
     @property
     def cost(self) -> Amount:
-        return pure_cost(Amount.of_budget(PrivacySpend(self.epsilon, 0.0)), self.count)
+        return Amount.of_budget(PrivacySpend(self.epsilon, 0.0))
 
     @property
     def rate(self) -> Fraction:
@@ -260,6 +260,7 @@ def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
         "count": mechanism.count,
         "epsilon": mechanism.cost.as_spend().epsilon,
     }
-    terms = Terms(mechanism.cost, None, 1, mechanism.rounds, scale_of(mechanism.rate), details)
+    cost = pure_cost(mechanism.cost, mechanism.rounds)
+    terms = Terms(cost, None, 1, mechanism.rounds, scale_of(mechanism.rate), details)
     with closing(Reservation.make(account, terms)) as reservation:
         return reservation.draw()

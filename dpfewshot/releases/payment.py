@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.account.account import Account, account_of_run
-from dpfewshot.account.amounts import Amount
+from dpfewshot.account.amounts import Cost
 from dpfewshot.account.history import Details
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.account.scopes import Partition, partition_of
@@ -74,7 +74,7 @@ class Payment:
 
     @contextmanager
     def reserved(
-        self, cost: Amount, *, uses: int, noise_multiplier: float, details: Details
+        self, cost: Cost, *, uses: int, noise_multiplier: float, details: Details
     ) -> Iterator[Reservation]:
         """Reserve a release, before anything is computed from the records. Unless it draws, all goes back.
 

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.permit import Permit
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.exact import RandomSource, rounded_down, rounded_up
+from dpfewshot.exact import RandomSource, rounded_down
 from dpfewshot.exact.choice import discrete_laplace
 from dpfewshot.exact.normal import exponential_of_minus
 from dpfewshot.planning import document
@@ -129,16 +128,6 @@ def noisy_counts(
 def scale_of(rate: Fraction) -> float:
     """The noise's scale in units."""
     return float(1 / rate)
-
-
-def sampled_cost(cost: Amount, sampling_rate: Fraction, rate: Fraction) -> Amount:
-    """A cost (ε, 0) with its event: randomised response at rate ε₀ from a sample dominates the release."""
-    from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
-
-    largest = rounded_up(rate)
-    if largest > LARGEST_COST:
-        return cost
-    return EventCost(cost, PoissonRandomizedResponse(rounded_up(sampling_rate), largest, 1))
 
 
 def amplified(epsilon: Fraction, sampling_rate: Fraction) -> Fraction:

@@ -17,7 +17,7 @@ from typing import Any
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, SETTLED, plan_facts
 from dpfewshot.account.rule import Rule, Tally, Totals
-from dpfewshot.account.verification import Snapshot, examined, tally_of
+from dpfewshot.account.verification import Snapshot, amount_of, check, tally_of
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -126,10 +126,10 @@ class Spending:
 
 def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     """Return an account's spending, with cancelled plans if `confidential`; `LedgerError` if it is broken."""
-    problems, totals = examined(snapshot)
-    if problems:
+    found = check(snapshot)
+    if not found.ok:
         raise LedgerError(
-            f"the account of {snapshot.account['dataset']!r} contradicts its history and cannot be reported: "
+            f"the account of {found.dataset!r} contradicts its history and cannot be reported: "
             "dpfewshot ledger verify says what is wrong"
         )
     states = {row["id"]: row["state"] for row in snapshot.entries}
@@ -138,7 +138,7 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     plans = tuple(_plans(history, states))
     provenances = dict.fromkeys(Provenance.of(plan.details) for plan in plans)
     return Spending(
-        dataset=snapshot.account["dataset"],
+        dataset=found.dataset,
         relation=snapshot.account["relation"],
         unit=snapshot.account["unit"],
         parallel=bool(snapshot.account["parallel"]),
@@ -146,7 +146,7 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         plans=plans,
         provenances=tuple(one for one in provenances if one != Provenance()),
         moments=tuple(_moments(history, rule)),
-        strata=tuple(sorted(_strata(totals), key=lambda total: -total.spend.epsilon)),
+        strata=tuple(sorted(_strata(found.totals), key=lambda total: -total.spend.epsilon)),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
         released=frozenset().union(*snapshot.released.values()),
@@ -173,7 +173,7 @@ def _moments(history: _History, rule: Rule) -> Iterator[Moment]:
     for row in history:
         entry = row["entry"]
         if row["act"] in {CREATE, CHANGE_BUDGET}:
-            budget = Amount(row["epsilon"], row["delta"])
+            budget = amount_of(row)
         elif row["act"] == RESERVE:
             costs[entry] = tally_of(row)
             totals.add(row["scope"], costs[entry])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.account.account import Account, other_kind
 from dpfewshot.account.amounts import Amount
-from dpfewshot.account.scopes import partition_of, scope_name, total_over_scopes
+from dpfewshot.account.scopes import partition_of, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.report.promise import factor_text
 from dpfewshot.values import (
@@ -21,7 +21,7 @@ from dpfewshot.values import (
     percent_text,
     rounded_up_text,
 )
-from tests.support.accounts import DRAWS, charged
+from tests.support.accounts import DRAWS, charged, scope_name
 
 
 def of(epsilon: int, delta: int = 0) -> Amount:
@@ -139,7 +139,7 @@ def test_what_is_no_number_is_refused_at_once(number: Any) -> None:
 @given(
     st.tuples(st.text(), st.frozensets(st.text(), min_size=1), st.sampled_from(["label", "mood", ""])),
     st.tuples(st.text(), st.frozensets(st.text(), min_size=1), st.sampled_from(["label", "mood", ""])),
-    st.text(),
+    st.text(min_size=1),
 )
 def test_scopes_are_of_one_partition_where_task_labels_and_column_are_the_same(
     one: tuple[str, frozenset[str], str], other: tuple[str, frozenset[str], str], part: str

@@ -46,7 +46,7 @@ def test_many_small_plans_share_a_budget(make_account: MakeAccount) -> None:
     while outcome(account.reserve, None, WEEKLY, {}, DRAWS)[0] is None:
         entries += 1
     assert entries == 43
-    assert entries * WEEKLY.epsilon > 6 * 4 * 10**12
+    assert entries * WEEKLY.amount.epsilon > 6 * 4 * 10**12
     assert account.spent.epsilon <= 4.0
     assert account.spent.delta == 1e-5
     assert verified(account)
@@ -57,7 +57,7 @@ def test_many_small_plans_share_a_budget(make_account: MakeAccount) -> None:
 def test_sums_alone_count_where_nothing_else_was_asked_for(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
     account.reserve(None, WEEKLY, {}, DRAWS)
-    assert account.spent == WEEKLY.as_spend()
+    assert account.spent == WEEKLY.amount.as_spend()
     assert account.rule == "sum"
 
 
@@ -171,7 +171,7 @@ def test_an_account_keeps_the_rule_that_it_was_created_with(ledger_url: str) -> 
     with BudgetLedger.open(ledger_url) as ledger:
         again = ledger.account("tickets")
         assert (again.rule, again.plans_left) == ("renyi", 42)
-        assert ledger.create("tickets", BUDGET, rule="renyi").spent == WEEKLY.as_spend()
+        assert ledger.create("tickets", BUDGET, rule="renyi").spent == WEEKLY.amount.as_spend()
         with pytest.raises(LedgerError, match="rule='renyi'"):
             ledger.create("tickets", BUDGET)
         [created, reserved] = again.history()

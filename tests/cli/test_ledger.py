@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import sqlite3
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
-from dpfewshot.values import PrivacyBudget, PrivacySpend
+from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS, charged
 
 Command = Callable[..., tuple[int, str, str]]
@@ -243,16 +242,3 @@ def test_the_environment_names_a_ledger_and_no_message_its_password(
     assert run(create) == 2
     printed = capsys.readouterr()
     assert "swordfish" not in printed.out + printed.err
-
-
-def test_a_new_ledger_logs_no_step_of_alembic_unless_its_logger_is_configured(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    logger = logging.getLogger("alembic")
-    with caplog.at_level(logging.INFO):
-        BudgetLedger.open(f"sqlite:///{tmp_path / 'one.db'}").create("one", PrivacyBudget(1.0, 1e-5))
-        assert [one.name for one in caplog.records if one.name.startswith("alembic")] == []
-        assert logger.level == logging.NOTSET
-    with caplog.at_level(logging.INFO, "alembic"):
-        BudgetLedger.open(f"sqlite:///{tmp_path / 'two.db'}").create("two", PrivacyBudget(1.0, 1e-5))
-    assert any(one.name.startswith("alembic") for one in caplog.records)

@@ -16,11 +16,11 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.ledger import BudgetLedger
-from dpfewshot.account.scopes import partition_of, scope_name
+from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
-from tests.support.accounts import DRAWS, charged
+from tests.support.accounts import DRAWS, charged, scope_name
 from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
 from tests.support.scripts import TASK
 
@@ -43,7 +43,7 @@ FORKS = """
 import os, sys, threading, time
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS, charged
+from tests.support.accounts import DRAWS, charged, scope_name
 
 account = BudgetLedger.open(sys.argv[1]).account("tickets")
 forked = threading.Event()

@@ -141,7 +141,6 @@ def test_no_message_holds_a_password(name: str) -> None:
     ("module", "name", "extra"),
     [
         ("sqlalchemy", "sqlite:///budget.db", "ledger"),
-        ("alembic", "sqlite:///budget.db", "ledger"),
         ("psycopg", "postgresql+psycopg://127.0.0.1:1/budget", "postgresql"),
     ],
 )

@@ -106,21 +106,21 @@ def test_two_names_spend_one_budget_where_nobody_sees_that_they_are_two(path: Pa
 
 def test_a_copy_by_another_thread_lets_nobody_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever closes a file drops every POSIX lock that its process has there."""
-    real = SqlTransaction.checked_totals
+    real = SqlTransaction.checked
     others: list[subprocess.Popen[str]] = []
 
     def slow(transaction: SqlTransaction) -> object:
-        totals = real(transaction)
+        standing = real(transaction)
         copying = threading.Thread(target=lambda: [each.read_bytes() for each in path.parent.glob("budget*")])
         copying.start()
         copying.join()
         others.append(spending(path, most=1))
         with suppress(subprocess.TimeoutExpired):
             others[0].wait(timeout=1.5)
-        return totals
+        return standing
 
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        monkeypatch.setattr(SqlTransaction, "checked_totals", slow)
+        monkeypatch.setattr(SqlTransaction, "checked", slow)
         ledger.account("tickets").reserve(None, PrivacySpend(4.0, 1e-6), {}, DRAWS)
         assert others[0].communicate(timeout=60)[0] == "0\n"
         assert ledger.account("tickets").verify().problems == ()

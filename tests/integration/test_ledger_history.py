@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dpfewshot import __version__
 from dpfewshot.account import history as history_module
 from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import granted
@@ -48,7 +49,7 @@ def test_the_history_says_when_who_and_what(ledger_url: str) -> None:
     assert rows[1]["details"] == {"mechanism": "gaussian", "steps": 15, **granted(DRAWS)}
     assert all(re.fullmatch(r".+@.+:\d+", str(row["actor"])) for row in rows)
     assert all(str(row["at"]).endswith("+00:00") for row in rows)
-    assert {row["package_version"] for row in rows} == {history_module.package_version()}
+    assert {row["package_version"] for row in rows} == {__version__}
 
 
 def test_acts_that_change_nothing_leave_no_row(ledger_url: str) -> None:

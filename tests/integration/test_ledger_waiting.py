@@ -101,7 +101,7 @@ def test_accounts_do_not_wait_for_each_other(postgresql_url: str) -> None:
         other = stack.enter_context(closing(Database(postgresql_url)))
         late = threading.Thread(target=busy.reserve, args=(None, COST, {}, DRAWS))
         with other.write() as connection:
-            SqlTransaction(connection, busy._store.settings).account()  # noqa: SLF001 - locks it
+            SqlTransaction(connection, busy._store.settings).lock()  # noqa: SLF001 - locks it
             late.start()
             entry = free.reserve("trec: Number", COST, {}, DrawCounts(4, "lease")).entry
             assert free.draw(entry, "lease", 2) == 2

@@ -219,12 +219,11 @@ def test_control_without_the_border_the_password_is_there() -> None:
     assert SECRET in collected(raised_by(lambda: plain(dpf.BudgetLedger, URL)))
 
 
-def test_a_place_shows_no_password() -> None:
+def test_a_database_shows_no_password() -> None:
     pytest.importorskip("psycopg")
-    place = Database(URL).place
-    assert place.secrets
-    assert SECRET not in repr(place)
-    assert SECRET not in repr([place])
+    database = Database(URL)
+    assert SECRET in database.address
+    assert SECRET not in repr([database])
 
 
 # ---- the command line --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from scipy.stats import binomtest
 
 import dpfewshot as dpf
 from dpfewshot import _core
+from dpfewshot.account.amounts import EventCost
 from dpfewshot.accounting import PoissonGaussian, epsilon
 from dpfewshot.mechanisms import RowChange
 from tests.support import factory
@@ -280,7 +281,7 @@ def test_the_noise_of_every_token_is_what_its_entry_states(
         event = PoissonGaussian(
             float(Fraction(entry["sampling_rate"])), smallest / tokens_per_draw**0.5, entry["steps"]
         )
-        assert entry["cost"] == part.cost
+        assert entry["cost"] == EventCost(part.cost, part.event)
         assert part.spend.epsilon == pytest.approx(epsilon(event, BUDGET.delta).upper, rel=1e-3)
     assert {label: entry["noise_multiplier"] for label, entry in seen.entries.items()} == {
         part.scope: part.noise_multiplier for part in seen.synthesizer.plan.strata

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Reserved
+from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
@@ -44,7 +45,7 @@ class Watched(dpf.Account):
     def reserve(
         self, scope: str | None, cost: Any, details: Details, draws: DrawCounts | None = None
     ) -> Reserved:
-        self.calls.append(("reserve", scope, cost.as_spend(), dict(details)))
+        self.calls.append(("reserve", scope, Amount.of_cost(cost).as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
     def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:

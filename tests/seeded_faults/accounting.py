@@ -103,8 +103,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/rule.py",
-        "if not self.fits(Tally.over_scopes({**sums, scope: after}), limit):",
-        "if not self.fits(Tally.over_scopes(sums), limit):",
+        "if not self._fits_with(scope, after):",
+        "if not self.rule.fits(self.totals.total, self.limit):",
         "a plan that does not fit is refused",
         "tests/account/test_accounts.py",
     ),
@@ -165,8 +165,8 @@ ACCOUNTING_AND_LEDGER = (
         "tests/integration/test_ledger_renyi.py",
     ),
     Fault(
-        "dpfewshot/account/account.py",
-        "totals.add(scope, tally)",
+        "dpfewshot/account/rule.py",
+        "self.totals.add(scope, entry)",
         "pass",
         "what is reserved is spent",
         "tests/account/test_accounts.py",

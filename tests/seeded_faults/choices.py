@@ -53,9 +53,9 @@ CHOICES = (
         "tests/releases/test_selection.py",
     ),
     Fault(
-        "dpfewshot/releases/selection.py",
-        "PoissonRandomizedResponse(rounded_up(sampling_rate), largest, 1)",
-        "PoissonRandomizedResponse(rounded_up(sampling_rate), largest / 2, 1)",
+        "dpfewshot/account/amounts.py",
+        "PoissonRandomizedResponse(rounded_up(sampling_rate), each, rounds)",
+        "PoissonRandomizedResponse(rounded_up(sampling_rate), each / 2, rounds)",
         "an account of divergences counts all of a choice",
         "tests/integration/test_ledger_renyi.py",
     ),

@@ -266,8 +266,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/audit/certified.py",
-        "elif not cost.fits(stated):",
-        "elif False:",
+        "if stated != cost:",
+        "if not stated.fits(cost):",
         "a line that states less than was paid is not verified",
         "tests/cli/test_verify.py",
     ),

@@ -272,8 +272,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/account/scopes.py",
-        "listed = json.dumps([column, sorted(labels), *holdout]).encode()",
-        "listed = json.dumps([column, sorted(labels)]).encode()",
+        "listed = json.dumps([self.column, sorted(self.labels), *self.holdout]).encode()",
+        "listed = json.dumps([self.column, sorted(self.labels)]).encode()",
         "another holdout is another partition",
         "tests/property/test_holdout.py tests/integration/test_holdout.py",
     ),

@@ -11,11 +11,12 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.history import Details
 from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import LABEL_COLUMN, PrivacySpend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     MakeAccount = Callable[..., Account]
@@ -40,6 +41,11 @@ DRAWS: Final = DrawCounts(2, LEASE)
 
 def spend(epsilon: float, delta: float = 0.0) -> PrivacySpend:
     return PrivacySpend(epsilon, delta)
+
+
+def scope_name(task: str, labels: Iterable[str], label: str, column: str = LABEL_COLUMN) -> str:
+    """The scope of the units of one label."""
+    return Partition(task, tuple(labels), column).generating(label) or ""
 
 
 def entry_of(account: Account, scope: str | None, cost: Cost) -> int:

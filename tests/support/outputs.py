@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import alembic.command  # noqa: F401 - it logs while it is imported: once a process
 import pytest
 import sqlalchemy  # noqa: F401 - its loggers get a level of their own when it is imported
 

@@ -1,1 +1,0 @@
-"""One file a form of the tables. Alembic orders them by the revisions that they name."""
