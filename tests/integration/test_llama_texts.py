@@ -28,7 +28,7 @@ pytestmark = pytest.mark.model
 def fresh():
     """A model that has evaluated nothing yet."""
     path, size = packaged_model_path(), {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8}
-    with LlamaCpp(path, threads=1, weights="file", **size) as loaded:
+    with LlamaCpp(path, threads=1, **size) as loaded:
         yield loaded
 
 

@@ -23,9 +23,6 @@ from dpfewshot.errors import BackendError, MissingExtra
 FILE: Final = "file"
 """The weights as the file has them."""
 
-AUTO: Final = "auto"
-"""The form that reads prompts fastest here, or that of the caller whose worker this is."""
-
 FILE_TYPES: Final = {
     "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
     "f16": "LLAMA_FTYPE_MOSTLY_F16",
@@ -59,20 +56,17 @@ class LlamaModel:
 
     Attributes:
         handle: the `llama_model` pointer; None once closed.
-        weight_count: the number of weights.
     """
 
     def __init__(self, path: Path, threads: int, gpu_layers: int = 0, weights: str = FILE) -> None:
         self.library = library = load_library()
         self.path = path
         self.threads = threads
-        self.weights = weights
         self.on_gpu = gpu_layers != 0
         with converted(library, path, weights) as file:
             self.handle: Any = _load(library, file, gpu_layers)
         self._vocabulary = library.llama_model_get_vocab(self.handle)
         self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
-        self.weight_count: int = library.llama_model_n_params(self.handle)
         self.longest: int | None = library.llama_model_n_ctx_train(self.handle)
         self.most_streams: int = library.llama_max_parallel_sequences()
         wants_bos = library.llama_vocab_get_add_bos(self._vocabulary)
@@ -171,7 +165,7 @@ def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
         yield path
         return
     if weights not in FILE_TYPES:
-        raise BackendError(f"unknown weights {weights!r}; choose auto, {FILE}, {', '.join(FILE_TYPES)}")
+        raise BackendError(f"unknown weights {weights!r}; choose {FILE}, {', '.join(FILE_TYPES)}")
     if not library.converts:
         raise MissingExtra(f"weights={weights!r}", "llama-cpp")
     parameters = library.llama_model_quantize_default_params()
