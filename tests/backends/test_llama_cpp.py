@@ -24,7 +24,8 @@ pytestmark = pytest.mark.model
 def test_it_passes_the_whole_suite(backend, prefix, short_prompts, prompts):
     """Of a block of 24, fifteen prompts are kept, and the others take steps in waves."""
     released = backend.tokenize(" What is the")[:3]
-    conformance.require(conformance.check_backend(backend, prefix, short_prompts[:prompts], released))
+    samples = conformance.Samples(prefix, short_prompts[:prompts], released, texts=())
+    conformance.require(conformance.examine(backend, samples, closing=False))
     texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS, *llama_prompts.SHORT]
     assert conformance.check_text(backend, [*texts, "", " ", "\x00\u200b"]).passed
     assert conformance.check_end_tokens(backend, short_prompts[:1], texts).passed
@@ -187,7 +188,6 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     """A build that says it has a GPU; what it computes with makes no difference to who decides."""
     library = load_library()
     monkeypatch.setattr(library, "llama_supports_gpu_offload", lambda: True)
-    monkeypatch.setattr(conformance, "sample_prompts", lambda _: ([5], [[6], [7, 8]], [9]))
     found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
     if not holds:
         monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
