@@ -199,7 +199,6 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             passed = check().passed
             while self._pools:
                 self._pools.popitem()[1].close()
-            self._counts.clear()
             keep_verdict(facts, passed)
         return passed
 
