@@ -54,7 +54,7 @@ def client(backend: Any) -> Any:
 
 def lock_of_turns(turns: Any) -> Any:
     """What a thread of a parent may hold while the process forks."""
-    return turns._lock
+    return turns._moved
 
 
 def hurry(backend: Any, seconds: float) -> None:
