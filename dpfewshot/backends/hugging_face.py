@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpfewshot.backends.conformance import check_block_agreement
 from dpfewshot.backends.machine import digest_of, short_spin
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
-from dpfewshot.backends.text import END_NAMES, messages_of, no_template, readable, template_failed
+from dpfewshot.backends.text import END_NAMES, conversation, readable
 from dpfewshot.errors import BackendError, MissingExtra
 
 ATTENTIONS = ("eager", "sdpa")
@@ -92,15 +92,10 @@ class HuggingFaceModel:
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the tokenizer's chat template."""
-        if not self._tokenizer.chat_template:
-            raise no_template()
-        messages = messages_of(contents)
-        try:
-            return str(
-                self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            )
-        except Exception as error:  # what a template raises is its own
-            raise template_failed(str(error)) from error
+        tokenizer, template = self._tokenizer, None
+        with suppress(ValueError):  # it has none, or several and no default
+            template = tokenizer.get_chat_template()
+        return conversation(template, contents, bos=tokenizer.bos_token or "", eos=tokenizer.eos_token or "")
 
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text: nothing is added, and special tokens are parsed."""

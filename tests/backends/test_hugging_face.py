@@ -74,6 +74,17 @@ def test_the_packaged_model_is_invariant_and_agrees_with_llama_cpp():
         assert (one.argmax(axis=1) == two.argmax(axis=1)).all()
 
 
+def test_a_chat_template_learns_no_date(backend, monkeypatch):
+    """Else a run that began yesterday could not be resumed."""
+    template = "{% if strftime_now is defined %}{{ strftime_now('%d') }}{% endif %}{{ messages[0].content }}"
+    for given in (None, {"tool_use": template}):
+        monkeypatch.setattr(inside.tokenizer(backend), "chat_template", given)
+        with pytest.raises(BackendError, match="has no chat template"):
+            backend.chat_text(["one"])
+    monkeypatch.setattr(inside.tokenizer(backend), "chat_template", {"default": template})
+    assert backend.chat_text(["one"]) == "one"
+
+
 def test_blocks_agree_with_transformers_on_whole_prompts(backend):
     prefix, released = [11, 12, 13], [50, 51]
     found = answers(backend, prefix, PROMPTS, released)

@@ -22,6 +22,11 @@ def model(backend: Any) -> Any:
     return backend._model
 
 
+def tokenizer(backend: Any) -> Any:
+    """The tokenizer of transformers that a `HuggingFace` loaded."""
+    return backend._model._tokenizer
+
+
 def decode_batch(backend: Any) -> int:
     """The sequences in one decode step of a `LlamaCpp`; `describe` says in words alone what it chose."""
     return backend._decode_batch
