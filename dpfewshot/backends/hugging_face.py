@@ -420,12 +420,7 @@ class HuggingFace(StreamBackend[HuggingFaceModel]):
         device: PyTorch's name, such as `"cuda:1"`; None for the GPU if there is one, else the CPU.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`; None for bfloat16 on a GPU, else float32.
         attention: `"eager"`, or `"sdpa"` for PyTorch's own kernels.
-        context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
-            gives a row of NaN for every token of its block.
-        kept_prompts: how many private prompts of a block keep their keys and values from token to token,
-            rounded up to whole groups of `decode_batch` - 1. Further prompts are evaluated afresh for every
-            token: the same answers in more time. Draws vary in size: take a fifth more than their mean.
-        decode_batch: prompts that take a step together, one of them a dummy: 1, or a multiple of 8.
+        context_tokens, kept_prompts, decode_batch: as of `LlamaCpp`.
 
     Attributes:
         model_identity: "sha256:" and the SHA-256 of the file of weights (of several, that of theirs, by

@@ -120,7 +120,8 @@ class OpenAICompatible(LogprobBackend):
             verdict = "not verified"
         several = f"{count} replicas of " if count > 1 else ""
         truncated = "" if dialect.whole else ", truncated log-probabilities"
-        return f"{several}{dialect.name} at {replicas.hosts}{truncated}, {verdict}"
+        hosts = ", ".join(server.client.host for server in replicas.servers)
+        return f"{several}{dialect.name} at {hosts}{truncated}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""

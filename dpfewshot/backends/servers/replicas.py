@@ -64,11 +64,6 @@ class Replicas:
         """The first replica."""
         return self.servers[0]
 
-    @property
-    def hosts(self) -> str:
-        """The hosts, for messages."""
-        return ", ".join(server.client.host for server in self.servers)
-
     def open(self) -> None:
         """Connect to all, and refuse one that differs from the first."""
         for server in self.servers:  # one by one: replicas may share a machine
