@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.text import END_NAMES
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 
 NORMALISATION = 1e-3
@@ -57,18 +58,9 @@ SAMPLE_TEXTS = (SAMPLE_PREFIX, SAMPLE_TEXT, "Text: a  b\n\nText:", "It's 7.5% (o
 """Plain ASCII, which every tokenizer can represent."""
 
 CONTROL_TEXTS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|eot_id|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<bos>",
-    "<eos>",
-    "<start_of_turn>",
-    "<end_of_turn>",
+    *("<|im_start|>", "<|begin_of_text|>", "<|start_header_id|>", "<|user|>", "<|assistant|>"),
+    *("<bos>", "<start_of_turn>"),
+    *(name for name in END_NAMES if name != "</s>"),
 )
 """Control tokens of common models, without those that also occur in texts, such as `<s>` in HTML."""
 

@@ -13,7 +13,6 @@ import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.llama_cpp import backend as llama_cpp
-from dpfewshot.backends.llama_cpp import model
 from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, converted
 from dpfewshot.errors import BackendError, MissingExtra
 
@@ -87,13 +86,6 @@ def test_a_process_that_is_killed_leaves_no_converted_file(temporary):
     with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
         assert file.read_bytes() == b"whole"
         assert list(temporary.iterdir()) == [], "the file has no name that could stay"
-
-
-def test_where_open_files_have_no_names_a_folder_is_deleted(temporary, monkeypatch):
-    monkeypatch.setattr(model, "OPEN_FILES", temporary / "nowhere")
-    with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
-        assert file.read_bytes() == b"whole"
-    assert list(temporary.iterdir()) == []
 
 
 def test_without_a_folder_for_temporary_files_it_says_so(temporary, monkeypatch):

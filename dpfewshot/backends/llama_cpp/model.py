@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeAlias
@@ -29,9 +29,6 @@ FILE_TYPES: Final = {
     "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
 }
 """llama.cpp's names for the forms that weights can be converted to."""
-
-OPEN_FILES = Path("/proc/self/fd")
-"""Where Linux names this process's open files."""
 
 ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
@@ -158,8 +155,8 @@ class LlamaModel:
 def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
     """Yield a temporary GGUF file of the same model with its weights converted; for `FILE`, the file itself.
 
-    The file is gone on exit, and on Linux if the process is killed, too. A model loaded from it stays usable:
-    its pages remain mapped.
+    No folder names it, so that it is gone on exit, and if the process is killed, too. A model loaded from it
+    stays usable: its pages remain mapped.
     """
     if weights == FILE:
         yield path
@@ -171,30 +168,22 @@ def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
     parameters = library.llama_model_quantize_default_params()
     parameters.allow_requantize = True
     parameters.ftype = getattr(library, FILE_TYPES[weights])
-    with ExitStack() as stack:
-        target = _temporary(stack, path.name)
-        status = library.llama_model_quantize(
-            str(path).encode(), str(target).encode(), ctypes.byref(parameters)
-        )
-        if status != 0:
-            raise BackendError(
-                f"llama.cpp cannot convert {str(path)!r} to {weights}: is there room for it in "
-                f"{tempfile.gettempdir()!r}?"
-            )
-        yield target
-
-
-def _temporary(stack: ExitStack, name: str) -> Path:
-    """Return the path of a temporary file, which has no entry in a folder where Linux names open files."""
     try:
-        if OPEN_FILES.is_dir():
-            return OPEN_FILES / str(stack.enter_context(tempfile.TemporaryFile()).fileno())
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfewshot-"))) / name
+        temporary = tempfile.TemporaryFile()  # noqa: SIM115 - entered below
     except OSError as error:
         raise BackendError(
             f"no temporary file can be made for converted weights ({error.strerror}): set TMPDIR, or "
             f"take weights={FILE!r}"
         ) from None
+    with temporary:
+        target = f"/proc/self/fd/{temporary.fileno()}"
+        status = library.llama_model_quantize(str(path).encode(), target.encode(), ctypes.byref(parameters))
+        if status != 0:
+            raise BackendError(
+                f"llama.cpp cannot convert {str(path)!r} to {weights}: is there room for it in "
+                f"{tempfile.gettempdir()!r}?"
+            )
+        yield Path(target)
 
 
 def _load(library: Library, path: Path, gpu_layers: int) -> Any:
