@@ -150,9 +150,7 @@ class Turns:
 
     def end(self, turn: Turn) -> None:
         """End a turn, unless another block took it meanwhile, or give up waiting for it."""
-        with self._lock:
-            if turn in self._queue:
-                self._queue.remove(turn)
-                if self._queue:
-                    self._queue[0].idle_since = time.monotonic()
-                self._moved.notify_all()
+        with self._lock, suppress(ValueError, IndexError):  # it has ended, or a finalizer ends the next one
+            self._queue.remove(turn)
+            self._moved.notify_all()
+            self._queue[0].idle_since = time.monotonic()
