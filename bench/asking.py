@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ import dpfewshot as dpf
 from bench.vectors import DATA_SETS
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.backends import LlamaCpp
-from dpfewshot.backends.protocol import PromptBlock
+from dpfewshot.backends.llama_cpp.model import KVStreams, Row
+from dpfewshot.backends.protocol import PromptBlock, Tokens
+from dpfewshot.backends.streams.pool import FULL_DUMMY
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
 from dpfewshot.prompts.writer import Body, PromptWriter
 
@@ -120,7 +123,7 @@ class InProcess:
             for token in released[:-1]:
                 public.append(token)
             public.next_token_logprobs()  # as the step before left it
-            with _Watch(self._backend) as watch:
+            with _Watch() as watch:
                 public.append(released[-1])
                 row = public.next_token_logprobs()[0]
                 suffixes = inputs.suffixes(subsets, released)
@@ -136,7 +139,7 @@ class InProcess:
             suffixes = inputs.suffixes(subsets, [])
             with closing(self._backend.open_block(inputs.prompts.prefix, suffixes, tokens)) as private:
                 for token in inputs.released[:tokens]:
-                    with _Watch(self._backend) as watch:
+                    with _Watch() as watch:
                         mean = self._step(public.next_token_logprobs()[0], private, release)
                         public.append(token)
                         private.append(token)
@@ -243,16 +246,31 @@ class _Watch:
     seconds = 0.0
     evaluated = 0
 
-    def __init__(self, backend: LlamaCpp) -> None:
-        self._backend = backend
-
     def __enter__(self) -> Self:
-        self._before = time.perf_counter(), self._backend.tokens_evaluated
+        self._before, self._lock = time.perf_counter(), threading.Lock()
+        extend, step = KVStreams.extend, KVStreams.step
+
+        def extend_counted(streams: KVStreams, stream: int, start: int, tokens: Tokens) -> Row:
+            self._add(len(tokens) if stream != FULL_DUMMY else 0)
+            return extend(streams, stream, start, tokens)
+
+        def step_counted(
+            streams: KVStreams, first: int, tokens: Sequence[int], positions: Sequence[int], active: int
+        ) -> list[Row]:
+            self._add(active)
+            return step(streams, first, tokens, positions, active)
+
+        self._counted = patch.multiple(KVStreams, extend=extend_counted, step=step_counted)
+        self._counted.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._before[0]
-        self.evaluated = self._backend.tokens_evaluated - self._before[1]
+        self._counted.stop()
+        self.seconds = time.perf_counter() - self._before
+
+    def _add(self, tokens: int) -> None:
+        with self._lock:  # lanes count at the same time
+            self.evaluated += tokens
 
 
 def _release(prompts: int, tokens: int) -> Release:

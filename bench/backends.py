@@ -29,6 +29,7 @@ import dpfewshot as dpf
 from bench.asking import LABELS, InProcess, Inputs, Server, Step
 from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
 from dpfewshot.backends.conformance import random_tokens
+from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.protocol import Logprobs, Tokens
 
 SHORT, LONG = 15, 40
@@ -76,8 +77,9 @@ def speed(options: argparse.Namespace) -> Iterator[str]:
         raise SystemExit("llama-server is not installed: pip install '.[bench]'")
     with ExitStack() as stack:
         model = packaged_model_path()
+        form = "bf16" if load_library().converts else "file"
         backend = stack.enter_context(
-            LlamaCpp(model, context_tokens=256, threads=options.threads, kept_prompts=75)
+            LlamaCpp(model, context_tokens=256, threads=options.threads, kept_prompts=75, weights=form)
         )
         yield f"In process: {backend.describe()}.\n"
         ways: Ways = {
@@ -325,21 +327,21 @@ class Setting:
     Attributes:
         context_tokens: see `LlamaCpp`.
         kept_prompts: see `LlamaCpp`.
-        weights: see `LlamaCpp`; None for the file's.
+        weights: see `LlamaCpp`.
         prompts: M.
     """
 
     context_tokens: int
     kept_prompts: int
-    weights: str | None
+    weights: str
     prompts: int
 
 
 SETTINGS = (
-    Setting(context_tokens=256, kept_prompts=15, weights=None, prompts=15),
-    Setting(context_tokens=256, kept_prompts=90, weights=None, prompts=80),
+    Setting(context_tokens=256, kept_prompts=15, weights="file", prompts=15),
+    Setting(context_tokens=256, kept_prompts=90, weights="file", prompts=80),
     Setting(context_tokens=256, kept_prompts=90, weights="bf16", prompts=80),
-    Setting(context_tokens=512, kept_prompts=75, weights=None, prompts=80),
+    Setting(context_tokens=512, kept_prompts=75, weights="file", prompts=80),
 )
 
 
@@ -488,7 +490,7 @@ def memory(_: argparse.Namespace) -> Iterator[str]:
     for setting in SETTINGS:
         found = gigabytes(setting)
         yield (
-            f"| {setting.context_tokens} | {setting.kept_prompts} | {setting.weights or 'of the file'} | {setting.prompts} "
+            f"| {setting.context_tokens} | {setting.kept_prompts} | {setting.weights} | {setting.prompts} "
             f"| {found:.2f} | below {MEMORY_TARGET} | {verdict(found < MEMORY_TARGET)} |"
         )
     yield ""

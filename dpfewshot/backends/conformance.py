@@ -5,8 +5,8 @@ differences, never text. `examine` runs all checks; `require` raises for those t
 
     require(examine(backend))
 
-`check_backend` takes custom prompts: use twenty or more of mixed lengths, since a small batch may hide what a
-large one shows. From a shell, run `dpfewshot doctor --backend NAME` or `pytest --dpfewshot-backend NAME`.
+It takes `Samples` of your own, of twenty or more mixed lengths, since a small batch may hide what a large one
+shows. From a shell, run `dpfewshot doctor --backend NAME` or `pytest --dpfewshot-backend NAME`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.text import END_NAMES
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 
 NORMALISATION = 1e-3
@@ -57,18 +58,9 @@ SAMPLE_TEXTS = (SAMPLE_PREFIX, SAMPLE_TEXT, "Text: a  b\n\nText:", "It's 7.5% (o
 """Plain ASCII, which every tokenizer can represent."""
 
 CONTROL_TEXTS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|eot_id|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<bos>",
-    "<eos>",
-    "<start_of_turn>",
-    "<end_of_turn>",
+    *("<|im_start|>", "<|begin_of_text|>", "<|start_header_id|>", "<|user|>", "<|assistant|>"),
+    *("<bos>", "<start_of_turn>"),
+    *(name for name in END_NAMES if name != "</s>"),
 )
 """Control tokens of common models, without those that also occur in texts, such as `<s>` in HTML."""
 
@@ -134,20 +126,17 @@ class Comparison:
 # ---- samples ---------------------------------------------------------------------------------------------
 
 
-def sample_prompts(backend: LogprobBackend) -> tuple[list[int], list[list[int]], list[int]]:
-    """Return public prompts: a prefix, 27 suffixes of mixed lengths, and up to three released tokens."""
-    words = SAMPLE_TEXT.split()
-    texts = [" ".join(words[:count]) for count in range(1, len(words) + 1)]
-    # Short and long texts alternate, so that small batches mix them.
-    mixed = [text for pair in zip(texts, reversed(texts), strict=True) for text in pair][: len(texts)]
-    suffixes = [backend.tokenize(f" {text}\n\nText:") for text in mixed]
-    return backend.tokenize(SAMPLE_PREFIX), suffixes, backend.tokenize(" Where is the")[:3]
-
-
 def random_tokens(name: str, count: int, vocabulary_size: int) -> list[int]:
     """Return pseudo-random tokens, the same for the same name: a public prompt."""
     digests = (hashlib.sha256(f"{name}, {place}".encode()).digest() for place in range(count))
     return [int.from_bytes(digest[:8]) % vocabulary_size for digest in digests]
+
+
+def mixed_texts() -> list[str]:
+    """Return 27 public texts. Short and long ones alternate, so that small batches mix them."""
+    words = SAMPLE_TEXT.split()
+    ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
+    return [" ".join(words[:end]) for end in ends]
 
 
 @dataclass(frozen=True)
@@ -168,8 +157,10 @@ class Samples:
 
     @classmethod
     def of(cls, backend: LogprobBackend) -> Self:
-        """Return the built-in samples in the backend's tokens."""
-        return cls(*sample_prompts(backend), SAMPLE_TEXTS)
+        """Return 27 suffixes of mixed lengths, with the rest, in the backend's tokens."""
+        suffixes = [backend.tokenize(f" {text}\n\nText:") for text in mixed_texts()]
+        released = backend.tokenize(" Where is the")[:3]
+        return cls(backend.tokenize(SAMPLE_PREFIX), suffixes, released, SAMPLE_TEXTS)
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -337,9 +328,8 @@ def check_prefix_reuse(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
 
 def check_concurrency(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
     """Check that prompts have the same bits from several threads at once as one after the other."""
-    count = len(prompts)
-    turns = [[[(place + turn) % count] for place in range(count)] for turn in range(THREADS)]
-    return _compare_threads("concurrency", backend, prompts, turns)
+    batches = [[place] for place in range(len(prompts))]
+    return _compare_threads("concurrency", backend, prompts, batches * THREADS)
 
 
 def check_batch_invariance(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
@@ -369,12 +359,12 @@ def check_load(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
     context = backend.context_tokens
     size = LONG_TOKENS if context is None else max(1, min(LONG_TOKENS, context - 2))
     long = [token for prompt in prompts for token in prompt]
-    calls = []
+    batches = []
     for turn in range(THREADS):
         places = [1 + (turn + place) % len(prompts) for place in range(SMALL)]
         places[turn] = 0
-        calls.append([places])
-    return _compare_threads("load", backend, [(long * size)[:size], *prompts], calls)
+        batches.append(places)
+    return _compare_threads("load", backend, [(long * size)[:size], *prompts], batches)
 
 
 def check_block_invariance(
@@ -446,23 +436,16 @@ def _batches(count: int) -> list[Sequence[int]]:
 
 
 def _compare_threads(
-    check: str, backend: LogprobBackend, prompts: Sequence[Tokens], calls: Sequence[Sequence[Sequence[int]]]
+    check: str, backend: LogprobBackend, prompts: Sequence[Tokens], batches: Sequence[Sequence[int]]
 ) -> Finding:
-    """Compare prompts alone with threads that ask at once, each for its batches of prompt indices in turn."""
+    """Compare prompts alone with batches of prompt indices that threads ask for at once."""
     alone = [backend.next_token_logprobs([prompt])[0] for prompt in prompts]
-    start = threading.Barrier(len(calls))
-
-    def ask(batches: Sequence[Sequence[int]]) -> list[tuple[Sequence[int], Logprobs]]:
-        start.wait()
-        return [
-            (batch, backend.next_token_logprobs([prompts[place] for place in batch])) for batch in batches
-        ]
-
+    start = threading.Barrier(THREADS)
     comparison = Comparison()
-    with ThreadPoolExecutor(len(calls)) as threads:
-        for answers in threads.map(ask, calls):
-            for batch, answer in answers:
-                comparison.add(np.stack([alone[place] for place in batch]), answer)
+    with ThreadPoolExecutor(THREADS, initializer=start.wait) as threads:
+        asked = [[prompts[place] for place in batch] for batch in batches]
+        for batch, answer in zip(batches, threads.map(backend.next_token_logprobs, asked), strict=True):
+            comparison.add(np.stack([alone[place] for place in batch]), answer)
     return comparison.finding(check)
 
 
@@ -506,11 +489,9 @@ def check_closing(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding
     return Finding("closing", passed=False, detail="a closed backend still answers")
 
 
-Check = Callable[[LogprobBackend, Samples], Finding]
-
 CLOSING: Final = "closing"
 
-CHECKS: Final[Mapping[str, Check]] = {
+CHECKS: Final[Mapping[str, Callable[[LogprobBackend, Samples], Finding]]] = {
     "vocabulary": lambda backend, _: check_vocabulary(backend),
     "text": lambda backend, given: check_text(backend, given.texts),
     "special tokens": lambda backend, _: check_special_tokens(backend),
@@ -562,16 +543,6 @@ def run_check(name: str, backend: LogprobBackend, samples: Samples) -> Finding:
         return CHECKS[name](backend, samples)
     except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding
         return _raised(name, error)
-
-
-def check_backend(
-    backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], released: Tokens
-) -> list[Finding]:
-    """Run every check except closing on the prompts `prefix + suffix`, continued by `released`.
-
-    It has no texts to round-trip: pass your own to `check_text`.
-    """
-    return list(examine(backend, Samples(prefix, suffixes, released, texts=()), closing=False))
 
 
 def _raised(name: str, error: Exception) -> Finding:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
@@ -16,8 +14,6 @@ from dpfewshot.errors import BackendError, DPFewShotError
 
 GROUP = "dpfewshot.backends"
 """The entry point group in which a package registers its backends."""
-
-_weights: ContextVar[str | None] = ContextVar("weights", default=None)
 
 
 def backend_from(target: str) -> LogprobBackend:
@@ -83,25 +79,6 @@ def made_by(factory: Callable[[], object], target: str) -> LogprobBackend:
     if not isinstance(backend, LogprobBackend):
         raise not_a_backend(f"what {target} returned", backend)
     return backend
-
-
-@contextmanager
-def making_for_worker(weights: str | None) -> Iterator[None]:
-    """Make a worker's backend within: where it would choose the form of its weights, it takes this one.
-
-    So the answers of all workers are those of the caller's model, and none measures while others draw. With
-    None the backend chooses.
-    """
-    token = _weights.set(weights)
-    try:
-        yield
-    finally:
-        _weights.reset(token)
-
-
-def weights_for_worker() -> str | None:
-    """Return the form that `making_for_worker` gives; None without one."""
-    return _weights.get()
 
 
 def _imported(name: str) -> object:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpfewshot.backends.conformance import check_block_agreement
 from dpfewshot.backends.machine import digest_of, short_spin
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
-from dpfewshot.backends.text import END_NAMES, messages_of, no_template, readable, template_failed
+from dpfewshot.backends.text import END_NAMES, conversation, readable
 from dpfewshot.errors import BackendError, MissingExtra
 
 ATTENTIONS = ("eager", "sdpa")
@@ -92,15 +92,10 @@ class HuggingFaceModel:
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the tokenizer's chat template."""
-        if not self._tokenizer.chat_template:
-            raise no_template()
-        messages = messages_of(contents)
-        try:
-            return str(
-                self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            )
-        except Exception as error:  # what a template raises is its own
-            raise template_failed(str(error)) from error
+        tokenizer, template = self._tokenizer, None
+        with suppress(ValueError):  # it has none, or several and no default
+            template = tokenizer.get_chat_template()
+        return conversation(template, contents, bos=tokenizer.bos_token or "", eos=tokenizer.eos_token or "")
 
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
@@ -425,12 +420,7 @@ class HuggingFace(StreamBackend[HuggingFaceModel]):
         device: PyTorch's name, such as `"cuda:1"`; None for the GPU if there is one, else the CPU.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`; None for bfloat16 on a GPU, else float32.
         attention: `"eager"`, or `"sdpa"` for PyTorch's own kernels.
-        context_tokens: the longest prompt, including the tokens that a block adds to it. A longer prompt
-            gives a row of NaN for every token of its block.
-        kept_prompts: how many private prompts of a block keep their keys and values from token to token,
-            rounded up to whole groups of `decode_batch` - 1. Further prompts are evaluated afresh for every
-            token: the same answers in more time. Draws vary in size: take a fifth more than their mean.
-        decode_batch: prompts that take a step together, one of them a dummy: 1, or a multiple of 8.
+        context_tokens, kept_prompts, decode_batch: as of `LlamaCpp`.
 
     Attributes:
         model_identity: "sha256:" and the SHA-256 of the file of weights (of several, that of theirs, by

@@ -114,12 +114,13 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
     The template runs in Jinja's sandbox. It does not learn today's date.
 
     Args:
-        template: a Jinja template, as the model's file holds it; None if it has none.
+        template: a Jinja template, as the model's file holds it; None if it has none. Transformers' tag
+            `generation`, which marks an answer for training, has no effect.
         contents: of the messages, all of them public.
         bos, eos: the texts of the tokens that begin and end a sequence, or empty.
     """
     if not template:
-        raise no_template()
+        raise BackendError("the model has no chat template: use a chat model, or chat=False")
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
@@ -131,16 +132,13 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
     environment.filters["tojson"] = _json
     told = {"bos_token": bos, "eos_token": eos, "tools": None, "documents": None}  # as transformers tells
     try:
-        return environment.from_string(template).render(
+        opened = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1if true", template)
+        plain = re.sub(r"(\{%[-+]?\s*)endgeneration\b", r"\1endif", opened)
+        return environment.from_string(plain).render(
             messages=messages_of(contents), add_generation_prompt=True, **told
         )
     except Exception as error:  # a template may raise anything
         raise template_failed(str(error)) from error
-
-
-def no_template() -> BackendError:
-    """Return the error for a model without a template."""
-    return BackendError("the model has no chat template: use a chat model, or chat=False")
 
 
 def template_failed(reason: str) -> BackendError:

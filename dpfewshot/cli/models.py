@@ -70,9 +70,7 @@ class Model:
     device: str | None = setting(None, of=[HUGGING_FACE])
     dtype: str | None = setting(None, of=[HUGGING_FACE])
     gpu_layers: int | None = setting(None, of=[LLAMA_CPP])
-    weights: str | None = setting(
-        None, of=[LLAMA_CPP], type=click.Choice(["auto", "file", "bf16", "f16", "q8_0"])
-    )
+    weights: str | None = setting(None, of=[LLAMA_CPP], type=click.Choice(["file", "bf16", "f16", "q8_0"]))
     threads: int | None = setting(None, of=[LLAMA_CPP])
     context_tokens: int | None = setting(None, of=IN_PROCESS)
     decode_batch: int | None = setting(None, of=IN_PROCESS)

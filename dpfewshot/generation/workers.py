@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey
-from dpfewshot.backends.factory import backend_from, made_by, making_for_worker
+from dpfewshot.backends.factory import backend_from, made_by
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
@@ -84,7 +84,7 @@ class Workers:
         if factory is None:
             return cls(executor, None)
         _check_no_client(own)
-        return cls(executor, WorkerBackend(factory, _key(factory), own.weights))
+        return cls(executor, WorkerBackend(factory, _key(factory)))
 
     def make(self, run: StratumRun, labels: Sequence[str], stop: StopSignal) -> Iterator[Demonstration]:
         """Make a stratum's demonstrations, and yield each that a worker released, however the worker ended.
@@ -323,24 +323,21 @@ class WorkerBackend:
 
     Attributes:
         key: of the factory: equal ones make one backend a worker.
-        weights: the form of the caller's weights, in which the worker's are read: answers depend on it.
     """
 
     factory: BackendFactory
     key: str
-    weights: str | None
 
     def here(self) -> LogprobBackend:
         """The backend of the thread that asks."""
         # a forked child must not use its parent's backend
-        mine = (os.getpid(), self.key, self.weights)
+        mine = (os.getpid(), self.key)
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
-            with making_for_worker(self.weights):
-                if isinstance(self.factory, str):
-                    made = backend_from(self.factory)
-                else:
-                    made = made_by(self.factory, "worker_backend")
+            if isinstance(self.factory, str):
+                made = backend_from(self.factory)
+            else:
+                made = made_by(self.factory, "worker_backend")
             _check_no_client(made)
             _made.backend = made
             _made.key = mine

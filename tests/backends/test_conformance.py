@@ -333,9 +333,10 @@ def test_an_end_token_that_a_text_spells_is_found():
 
 
 def test_sample_prompts_are_many_and_of_mixed_lengths():
-    prefix, suffixes, released = conformance.sample_prompts(Letters())
-    assert prefix
-    assert len(released) == 3
+    samples = conformance.Samples.of(Letters())
+    suffixes = samples.suffixes
+    assert samples.prefix
+    assert len(samples.released) == 3
     assert len(suffixes) >= conformance.SMALL
     assert len(set(map(tuple, suffixes))) == len(suffixes)
     assert len({len(suffix) for suffix in suffixes}) > 10

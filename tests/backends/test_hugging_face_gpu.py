@@ -6,6 +6,7 @@ The model is the packaged one, or the one that DPFEWSHOT_TEST_GGUF names (a fold
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,20 +36,20 @@ def backend(request, path):
 
 def test_it_passes_the_whole_suite(backend):
     assert backend.batch_invariant, backend.describe()
-    conformance.require(conformance.check_backend(backend, *conformance.sample_prompts(backend)))
+    samples = replace(conformance.Samples.of(backend), texts=())
+    conformance.require(conformance.examine(backend, samples, closing=False))
 
 
 def test_eighty_prompts_have_the_bits_of_each_alone(backend):
-    prefix, samples, released = conformance.sample_prompts(backend)
-    suffixes = [[*samples[index % len(samples)], index] for index in range(80)]
-    finding = conformance.check_block_invariance(backend, prefix, suffixes, released)
+    given = conformance.Samples.of(backend)
+    suffixes = [[*given.suffixes[index % len(given.suffixes)], index] for index in range(80)]
+    finding = conformance.check_block_invariance(backend, given.prefix, suffixes, given.released)
     assert finding.passed, f"{backend.describe()}: {finding.detail}"
 
 
 def test_it_agrees_approximately_with_the_cpu(backend, path):
     """Half precision has 8 or 11 bits: a wrong token, position or mask gives far more than this."""
-    prefix, suffixes, _ = conformance.sample_prompts(backend)
-    prompts = [[*prefix, *suffix] for suffix in suffixes[:4]]
+    prompts = conformance.Samples.of(backend).prompts[:4]
     with HuggingFace(path, **{**SETTINGS, "device": "cpu"}) as exact:
         expected = exact.next_token_logprobs(prompts)
     assert np.abs(np.exp(backend.next_token_logprobs(prompts)) - np.exp(expected)).max() < 0.1

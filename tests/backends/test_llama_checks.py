@@ -85,9 +85,10 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
         assert loaded.batch_invariant
         assert inside.decode_batch(loaded) == 1
         assert "one by one" in loaded.describe()
-        assert (loaded.tokens_evaluated, loaded.dummy_tokens_evaluated) == (0, 0)
-        prefix, suffixes, released = conformance.sample_prompts(loaded)
-        found = conformance.check_block_invariance(loaded, prefix, suffixes[:3], released[:1])
+        given = conformance.Samples.of(loaded)
+        found = conformance.check_block_invariance(
+            loaded, given.prefix, given.suffixes[:3], given.released[:1]
+        )
         assert found.passed, found.detail
     [kept] = cache.iterdir()
     assert json.loads(kept.read_text())["verdict"] is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from tests.support import inside, llama_prompts
 from tests.support.blocks import answers, same_bits
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes, wide
 from tests.support.one_batch import OneBatch
+from tests.support.streams import evaluated
 
 FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
 pytestmark = pytest.mark.model
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.model
 def test_it_passes_the_whole_suite(backend, prefix, short_prompts, prompts):
     """Of a block of 24, fifteen prompts are kept, and the others take steps in waves."""
     released = backend.tokenize(" What is the")[:3]
-    conformance.require(conformance.check_backend(backend, prefix, short_prompts[:prompts], released))
+    samples = conformance.Samples(prefix, short_prompts[:prompts], released, texts=())
+    conformance.require(conformance.examine(backend, samples, closing=False))
     texts = [llama_prompts.INSTRUCTION, *llama_prompts.QUESTIONS, *llama_prompts.SHORT]
     assert conformance.check_text(backend, [*texts, "", " ", "\x00\u200b"]).passed
     assert conformance.check_end_tokens(backend, short_prompts[:1], texts).passed
@@ -74,13 +76,11 @@ def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix,
     with LlamaCpp(packaged_model_path(), **settings) as two:
         assert all(map(same_bits, expected, answers(two, prefix, short_prompts[:8], [100])))
         assert inside.contexts_of_blocks(two) == 2
-        before = two.tokens_evaluated
-        block = two.open_block(prefix, short_prompts[:8], 2)
-        block.next_token_logprobs()
-        block.append(1)
-        block.next_token_logprobs()
-        assert two.tokens_evaluated - before == sum(map(len, short_prompts[:8])) + 8, "all were kept"
-        block.close()
+        with evaluated() as count, closing(two.open_block(prefix, short_prompts[:8], 2)) as block:
+            block.next_token_logprobs()
+            block.append(1)
+            block.next_token_logprobs()
+        assert count.tokens == sum(map(len, short_prompts[:8])) + 8, "all were kept"
 
 
 def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch):
@@ -187,7 +187,6 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
     """A build that says it has a GPU; what it computes with makes no difference to who decides."""
     library = load_library()
     monkeypatch.setattr(library, "llama_supports_gpu_offload", lambda: True)
-    monkeypatch.setattr(conformance, "sample_prompts", lambda _: ([5], [[6], [7, 8]], [9]))
     found = conformance.Finding("block invariance", passed=holds, detail="", about_invariance=True)
     if not holds:
         monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)

@@ -1,4 +1,4 @@
-"""Converted weights: the same model and guarantees, other kernels; and which form is fastest here."""
+"""Converted weights: the same model and guarantees, other kernels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
-from dpfewshot.backends.factory import making_for_worker
 from dpfewshot.backends.llama_cpp import backend as llama_cpp
-from dpfewshot.backends.llama_cpp import fastest, model
 from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, converted
 from dpfewshot.errors import BackendError, MissingExtra
 
@@ -90,13 +88,6 @@ def test_a_process_that_is_killed_leaves_no_converted_file(temporary):
         assert list(temporary.iterdir()) == [], "the file has no name that could stay"
 
 
-def test_where_open_files_have_no_names_a_folder_is_deleted(temporary, monkeypatch):
-    monkeypatch.setattr(model, "OPEN_FILES", temporary / "nowhere")
-    with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
-        assert file.read_bytes() == b"whole"
-    assert list(temporary.iterdir()) == []
-
-
 def test_without_a_folder_for_temporary_files_it_says_so(temporary, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
     with (
@@ -106,130 +97,19 @@ def test_without_a_folder_for_temporary_files_it_says_so(temporary, monkeypatch)
         pass
 
 
-WEIGHTS = 1000
-FACTS = {"model": "00"}
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of 4.5 bits a weight, and an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    file = tmp_path / "model.gguf"
-    file.write_bytes(bytes(WEIGHTS * 9 // 16))
-    return file
-
-
-class Machine:
-    """Takes the given seconds for each form; a form that is not named cannot be converted to."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], memory: int = 2**40
-    ) -> None:
-        self.measured: list[str] = []
-        self.seconds = seconds
-        monkeypatch.setattr(fastest, "load_library", lambda: SimpleNamespace(converts=True))
-        monkeypatch.setattr(fastest, "LlamaModel", self.load)
-        monkeypatch.setattr(fastest, "_seconds", lambda model: self.seconds[model.form])
-        monkeypatch.setattr(fastest, "usable_memory", lambda: memory)
-
-    def load(self, _: Path, __: int, weights: str = FILE) -> SimpleNamespace:
-        self.measured.append(weights)
-        if weights not in self.seconds:
-            raise BackendError("no room")
-        return SimpleNamespace(form=weights, weights=weights, weight_count=WEIGHTS, close=lambda: None)
-
-
-def test_the_fastest_form_is_measured_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, {"file": 1.0, "bf16": 0.4, "f16": 0.5, "q8_0": 0.45})
-    assert [fastest.fastest_weights(path, 2, FACTS) for _ in range(2)] == ["bf16", "bf16"]
-    assert machine.measured == ["file", "bf16", "f16", "q8_0"]
-    machine.seconds["bf16"] = 2.0
-    assert fastest.fastest_weights(path, 1, FACTS) == "q8_0", "other threads are another choice"
-
-
-def test_a_little_gain_is_not_worth_the_conversion(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Machine(monkeypatch, {"file": 1.0, "bf16": 0.9, "f16": 0.9, "q8_0": 0.9})
-    assert fastest.fastest_weights(path, 2, FACTS) == FILE
-
-
-def test_a_form_that_the_disk_cannot_hold_is_left_out_this_time(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
-    assert fastest.fastest_weights(path, 2, FACTS) == "f16"
-    machine.seconds |= {"bf16": 0.4, "q8_0": 0.5}
-    assert fastest.fastest_weights(path, 2, FACTS) == "bf16"
-
-
-def test_an_unknown_form_in_the_cache_counts_as_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0))
-    monkeypatch.setattr(fastest, "kept_verdict", lambda *_: "q4_0")
-    assert fastest.fastest_weights(path, 2, FACTS) == FILE
-
-
-def test_weights_that_no_longer_convert_stay_as_in_the_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine(monkeypatch, {"file": 1.0, "bf16": 0.4, "f16": 0.5, "q8_0": 0.45})
-    assert fastest.load_fastest(path, 2, FACTS).weights == "bf16"
-    del machine.seconds["bf16"]
-    with pytest.warns(RuntimeWarning, match="no room"):
-        assert fastest.load_fastest(path, 2, FACTS).weights == FILE
-
-
-def test_a_library_that_cannot_convert_measures_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
-    monkeypatch.setattr(fastest, "load_library", lambda: SimpleNamespace(converts=False))
-    assert fastest.load_fastest(path, 2, FACTS).weights == FILE
-    assert machine.measured == [FILE], "the model that is returned"
-
-
-def test_a_worker_takes_its_callers_form_and_measures_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine(monkeypatch, {"file": 1.0, "f16": 0.5})
-    with making_for_worker("f16"):
-        assert fastest.load_fastest(path, 2, FACTS).weights == "f16"
-    with making_for_worker("bf16"), pytest.raises(BackendError, match="no room"):
-        fastest.load_fastest(path, 2, FACTS)
-    assert machine.measured == ["f16", "bf16"]
-
-
-def test_a_split_model_is_all_of_its_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (path.with_name(f"m-0000{number}-of-00002.gguf") for number in (1, 2))
-    for file in (first, second):
-        file.write_bytes(bytes(WEIGHTS))
-    machine = Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0))
-    fastest.fastest_weights(first, 2, FACTS)
-    assert machine.measured == ["file", "bf16", "f16"], "the file has two bytes a weight"
-    library = SimpleNamespace(files=(path,), name="1", llama_print_system_info=lambda: b"")
+def test_a_split_model_is_all_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.write_bytes(b"one")
+    second.write_bytes(b"two")
+    library = SimpleNamespace(files=(first,), name="1", llama_print_system_info=lambda: b"")
     monkeypatch.setattr(llama_cpp, "load_library", lambda: library)
     before = llama_cpp.build_facts(first)["model"]
-    second.write_bytes(b"another".ljust(WEIGHTS))
+    second.write_bytes(b"another")
     assert llama_cpp.build_facts(first)["model"] != before
 
 
-@pytest.mark.parametrize(
-    ("memory", "stored", "tried"),
-    [
-        (8 * 2 * WEIGHTS, 9 / 16, ["bf16", "f16", "q8_0"]),
-        (8 * 2 * WEIGHTS - 8, 9 / 16, ["q8_0"]),
-        (8 * WEIGHTS, 9 / 16, []),
-        (2**40, 2.1, ["bf16", "f16"]),
-        (2**40, 4, []),
-    ],
-)
-def test_memory_and_the_files_own_precision_limit_the_forms(
-    path: Path, memory: int, stored: float, tried: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path.write_bytes(bytes(int(stored * WEIGHTS)))
-    machine = Machine(monkeypatch, dict.fromkeys(["file", *FILE_TYPES], 1.0), memory)
-    fastest.fastest_weights(path, 2, FACTS)
-    assert machine.measured == ["file", *tried]
-
-
 @pytest.mark.model
-def test_auto_is_the_default_and_names_its_form() -> None:
+def test_the_files_own_form_is_the_default() -> None:
     with LlamaCpp(packaged_model_path(), context_tokens=128, kept_prompts=7, decode_batch=8) as backend:
-        assert backend.weights in {FILE, *FILE_TYPES}
-        assert (f"{backend.weights} weights" in backend.describe()) == (backend.weights != FILE)
+        assert backend.weights == FILE
+        assert "weights" not in backend.describe()

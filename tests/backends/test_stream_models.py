@@ -15,6 +15,7 @@ from tests.support import inside
 from tests.support.blocks import answers, same_bits
 from tests.support.processes import true_in_child
 from tests.support.small_models import SMALL, folder, one_thread
+from tests.support.streams import evaluated
 
 FIXTURES = (folder, one_thread)
 pytestmark = pytest.mark.model
@@ -88,16 +89,16 @@ def test_public_prompts_of_one_token_continue_one_another(backend):
     first, other = PROMPTS[0], PROMPTS[3]
     prompts = [first, [*first, 5], [*first, 5, 6], [], [*first, 7], other, first]
     whole = answers(backend, PREFIX, prompts, [])[0]
-    before = backend.tokens_evaluated
-    turns = answers(backend, PREFIX, prompts, [], public=True)[0]
-    assert backend.tokens_evaluated - before == 2 * len(first) + len(other) + 1 + 2 + 1
+    with evaluated() as count:
+        turns = answers(backend, PREFIX, prompts, [], public=True)[0]
+    assert count.tokens == 2 * len(first) + len(other) + 1 + 2 + 1
     for row in (0, 3, 5, 6):
         assert same_bits(turns[row], whole[row])
     assert same_bits(turns[1:2], answers(backend, PREFIX, [other, *prompts[:2]], [], public=True)[0][2:])
     assert np.abs(np.exp(turns) - np.exp(whole)).max() < 0.1  # about the same: see check_block_agreement
-    before = backend.tokens_evaluated
-    answers(backend, PREFIX, prompts[:3], [])
-    assert backend.tokens_evaluated - before == 3 * len(first) + 3  # private prompts never do
+    with evaluated() as count:
+        answers(backend, PREFIX, prompts[:3], [])
+    assert count.tokens == 3 * len(first) + 3  # private prompts never do
 
 
 @pytest.mark.parametrize("public", [True, False])
@@ -117,14 +118,14 @@ def test_each_prompt_may_continue_with_its_own_tokens(backend, public):
     block.close()
 
 
-def test_it_counts_its_work_and_evaluates_a_prefix_once(backend):
+def test_it_evaluates_a_prefix_once(backend):
     answers(backend, [60] * 30, PROMPTS, [5])
-    before = backend.tokens_evaluated, backend.dummy_tokens_evaluated
-    answers(backend, [60] * 30, PROMPTS, [5])
-    answers(backend, [61] * 30, PROMPTS[:1], [5])
+    with evaluated() as count:
+        answers(backend, [60] * 30, PROMPTS, [5])
+        answers(backend, [61] * 30, PROMPTS[:1], [5])
     rest = sum(map(len, PROMPTS)) + len(PROMPTS) + len(PROMPTS[0]) + 1
-    assert backend.tokens_evaluated - before[0] == 30 + rest
-    assert backend.dummy_tokens_evaluated - before[1] == 2 * 16 - len(PROMPTS) - 1
+    assert count.tokens == 30 + rest
+    assert count.dummies == 2 * 16 - len(PROMPTS) - 1
 
 
 def test_prompts_that_cannot_be_evaluated_are_rows_of_nan(backend):

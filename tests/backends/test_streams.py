@@ -205,12 +205,11 @@ def test_an_interrupt_of_who_waits_leaves_the_turn_to_the_next(monkeypatch: pyte
     held = Turns()
     first = taken(held)
 
-    class Interrupted(turns.SimpleQueue):  # type: ignore[name-defined,misc]
-        def get(self, *_: object, **__: object) -> None:
-            raise KeyboardInterrupt
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as thread, monkeypatch.context() as patched:
-        patched.setattr(turns, "SimpleQueue", Interrupted)
+        patched.setattr(inside.lock_of_turns(held), "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             thread.submit(held.take).result(timeout=20)
     first.end()

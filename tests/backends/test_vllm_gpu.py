@@ -43,7 +43,7 @@ def test_the_probe_trusts_it(backend):
 @pytest.mark.parametrize("count", [3, 8, 12, 27, 43, 44, 45, 64, 65, 66, 128, 270])
 def test_a_crowd_has_the_bits_of_each_alone(backend, count):
     """Known faults of earlier versions began at 44 and at 65 sequences."""
-    _, samples, _ = conformance.sample_prompts(backend)
+    samples = conformance.Samples.of(backend).suffixes
     assert moved(backend, [[*samples[place % len(samples)], place] for place in range(count)]) == []
 
 

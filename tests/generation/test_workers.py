@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.backends.factory import weights_for_worker
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import Observer
 from dpfewshot.generation.workers import make_stratum
@@ -238,11 +237,11 @@ def test_a_plan_beyond_the_budget_is_refused_with_what_is_left(url: str, remote:
 
 
 class Formed(Sentence):
-    """A model that names the form of its weights, and takes the caller's if none is given."""
+    """A model that names the form of its weights."""
 
-    def __init__(self, weights: str | None = None) -> None:
+    def __init__(self, weights: str) -> None:
         super().__init__(sure=0.999999)
-        self.weights = weights or weights_for_worker() or "measured"
+        self.weights = weights
 
 
 class Named(Sentence):
@@ -270,14 +269,6 @@ def test_a_worker_refuses_another_model_before_a_draw(
     with synthesizer(url, own()) as made, pytest.raises(kind, match=words):
         made.generate_all(executor=engine, worker_backend=worker)
     assert made.spent.epsilon == 0
-
-
-def test_a_worker_takes_the_weights_of_each_run() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        for weights in ("file", "bf16"):
-            with synthesizer(None, Formed(weights)) as made:
-                assert len(made.generate_all(executor=pool, worker_backend=Formed)) == 2
-    assert weights_for_worker() is None
 
 
 def broken() -> Sentence:

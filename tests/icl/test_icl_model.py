@@ -11,6 +11,7 @@ from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.icl.classifier import CONTENT_FREE
 from tests.support import inside
 from tests.support.colours import shown
+from tests.support.streams import evaluated
 
 pytestmark = pytest.mark.model
 
@@ -76,13 +77,13 @@ def test_a_text_has_the_same_bits_alone_and_in_any_batch(classifier: icl.Classif
 
 
 def test_the_prefix_is_evaluated_once_and_a_text_once_for_all_labels(
-    backend: LlamaCpp, classifier: icl.Classifier
+    classifier: icl.Classifier,
 ) -> None:
     classifier.predict(QUESTIONS[0])
-    before = backend.tokens_evaluated
-    classifier.predict(QUESTIONS)
+    with evaluated() as count:
+        classifier.predict(QUESTIONS)
     texts, labels = inside.evaluated_by(classifier, QUESTIONS)
-    assert backend.tokens_evaluated - before == texts + len(QUESTIONS) * labels
+    assert count.tokens == texts + len(QUESTIONS) * labels
     assert labels > 0
 
 

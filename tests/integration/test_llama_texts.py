@@ -19,6 +19,7 @@ from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from tests.support import fields, inside
 from tests.support.llama_prompts import backend
+from tests.support.streams import evaluated
 
 FIXTURES = (backend,)
 pytestmark = pytest.mark.model
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.model
 def fresh():
     """A model that has evaluated nothing yet."""
     path, size = packaged_model_path(), {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8}
-    with LlamaCpp(path, threads=1, weights="file", **size) as loaded:
+    with LlamaCpp(path, threads=1, **size) as loaded:
         yield loaded
 
 
@@ -196,7 +197,8 @@ def test_a_demonstration_evaluates_so_many_tokens(fresh, tokens_per_draw):
     largest = dpf.mechanisms.ReportNoisyMax()
     budget = {"budget": dpf.PrivacyBudget(epsilon=1000, delta=1e-5), "mechanism": largest}
     made = synthesizer(fresh, COLOURS, WORDS, TOKENS, tokens_per_draw=tokens_per_draw, **budget)
-    released = made.generate("Colour").token_count
+    with evaluated() as count:
+        released = made.generate("Colour").token_count
     writer = PromptWriter(COLOURS, fresh, 100)
     prompts = writer.for_label("Colour")
     prefix, public = len(prompts.prefix), len(prompts.public_suffix)
@@ -204,7 +206,7 @@ def test_a_demonstration_evaluates_so_many_tokens(fresh, tokens_per_draw):
     if tokens_per_draw == 1:  # a fresh draw: its prompts after the prefix, and one public token
         grown = sum(len(WORDS) * position for position in range(released))
         expected = prefix + public + (released - 1) + released * private + grown
-        assert fresh.dummy_tokens_evaluated == 0
+        assert count.dummies == 0
     else:  # a further token costs one a prompt; public prompts and blocks have caches of their own
         expected = 2 * prefix + public + private + (released - 1) * (1 + len(WORDS))
-    assert fresh.tokens_evaluated == expected
+    assert count.tokens == expected

@@ -221,6 +221,11 @@ def test_a_template_is_told_what_transformers_tells() -> None:
     assert conversation(template, ["a<é'"], bos="", eos="") == '"a<é\'"'
 
 
+def test_a_mark_for_training_has_no_effect() -> None:
+    template = "a {%- generation -%} {{ messages[0].content }} {% endgeneration +%} b"
+    assert conversation(template, ["one"], bos="", eos="") == "aone  b"
+
+
 @pytest.mark.parametrize(
     ("template", "trouble"),
     [

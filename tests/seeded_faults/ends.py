@@ -84,8 +84,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/servers/server.py",
-        "everywhere=True):\n            await self.look_at_canary(support)",
-        "everywhere=False):\n            await self.look_at_canary(support)",
+        "everywhere=True):\n            await look()",
+        "everywhere=False):\n            await look()",
         "a prompt is blamed only while no replica computes another",
         "tests/backends/test_server_replicas.py",
     ),

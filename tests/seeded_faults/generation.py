@@ -249,8 +249,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/workers.py",
-        "mine = (os.getpid(), self.key, self.weights)",
-        "mine = (os.getpid(), None, self.weights)",
+        "mine = (os.getpid(), self.key)",
+        "mine = (os.getpid(), None)",
         "a worker uses the backend of its own run",
         WORKERS,
     ),

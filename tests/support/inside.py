@@ -22,6 +22,11 @@ def model(backend: Any) -> Any:
     return backend._model
 
 
+def tokenizer(backend: Any) -> Any:
+    """The tokenizer of transformers that a `HuggingFace` loaded."""
+    return backend._model._tokenizer
+
+
 def decode_batch(backend: Any) -> int:
     """The sequences in one decode step of a `LlamaCpp`; `describe` says in words alone what it chose."""
     return backend._decode_batch
@@ -54,7 +59,7 @@ def client(backend: Any) -> Any:
 
 def lock_of_turns(turns: Any) -> Any:
     """What a thread of a parent may hold while the process forks."""
-    return turns._lock
+    return turns._moved
 
 
 def hurry(backend: Any, seconds: float) -> None:

@@ -35,9 +35,9 @@ def trec(question):
 
 @pytest.fixture(scope="module")
 def backend():
-    """Keeps one group of fifteen; the rest of a block runs in waves. "auto" weights differ with the load."""
+    """Keeps one group of fifteen; the rest of a block runs in waves."""
     path = packaged_model_path()
-    with LlamaCpp(path, context_tokens=256, kept_prompts=15, threads=1, weights="file") as loaded:
+    with LlamaCpp(path, context_tokens=256, kept_prompts=15, threads=1) as loaded:
         yield loaded
 
 

@@ -1,12 +1,20 @@
-"""A backend that keeps streams, over a model that only adds numbers up."""
+"""A backend that keeps streams, over a model that only adds numbers up; and what real models evaluate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
+from dpfewshot.backends.hugging_face import HuggingFaceStreams
+from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.backends.streams.backend import StreamBackend
+from dpfewshot.backends.streams.pool import FULL_DUMMY
 
 
 class Model:
@@ -72,3 +80,38 @@ class Toy(StreamBackend[Any]):
     def __init__(self, during: Any = lambda: None, *, kept_prompts: int = 0) -> None:
         self.model = Model(during)
         super().__init__(self.model, context_tokens=64, kept_prompts=kept_prompts, decode_batch=1, lanes=3)
+
+
+@dataclass
+class Evaluated:
+    """Tokens of prefixes and prompts, and those of dummies."""
+
+    tokens: int = 0
+    dummies: int = 0
+
+
+@contextmanager
+def evaluated() -> Iterator[Evaluated]:
+    """Count the tokens that real models evaluate within."""
+    count, lock = Evaluated(), Lock()
+
+    def add(tokens: int, dummies: int) -> None:
+        with lock:  # lanes count at the same time
+            count.tokens += tokens
+            count.dummies += dummies
+
+    def counting(kind: Any) -> Any:
+        extend, step = kind.extend, kind.step
+
+        def extend_counted(self: Any, stream: int, start: int, tokens: Any) -> Any:
+            add(*((0, len(tokens)) if stream == FULL_DUMMY else (len(tokens), 0)))
+            return extend(self, stream, start, tokens)
+
+        def step_counted(self: Any, first: int, tokens: Any, positions: Any, active: int) -> Any:
+            add(active, len(tokens) - active)
+            return step(self, first, tokens, positions, active)
+
+        return patch.multiple(kind, extend=extend_counted, step=step_counted)
+
+    with counting(KVStreams), counting(HuggingFaceStreams):
+        yield count

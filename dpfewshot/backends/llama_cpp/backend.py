@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +12,9 @@ import numpy as np
 
 from dpfewshot import __version__
 from dpfewshot.backends import conformance
-from dpfewshot.backends.llama_cpp.fastest import load_fastest
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
 from dpfewshot.backends.llama_cpp.library import load_library
-from dpfewshot.backends.llama_cpp.model import AUTO, FILE, LlamaModel
+from dpfewshot.backends.llama_cpp.model import FILE, LlamaModel
 from dpfewshot.backends.machine import (
     Facts,
     digest_of,
@@ -72,12 +70,10 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         decode_batch: streams that take a step together, one of them a dummy: 1, or a multiple of 8.
         threads: worker threads; None for as many as the process may use, within its container's CPU limit.
         gpu_layers: layers to put on the GPU: 0 for none, -1 for all.
-        weights: "file" or None leaves them as they are; "bf16", "f16" and "q8_0" convert them when the model
-            is loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
-            space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. "auto" takes
-            the form that reads prompts fastest on this machine, measured when it first loads this file
-            (`fastest.fastest_weights`); in a worker the caller's form; on a GPU, "file". Only
-            llama-cpp-python converts: with xllamacpp, "auto" is "file".
+        weights: "file" leaves them as they are; "bf16", "f16" and "q8_0" convert them when the model is
+            loaded, which takes seconds, one or two bytes of memory per weight, and as much temporary disk
+            space. Some quantised types, such as Q4_1, have no fast kernels for whole prompts. Only
+            llama-cpp-python converts.
 
     Attributes:
         model_identity: "sha256:" and the SHA-256 of the GGUF file; of a model in several, that of theirs.
@@ -107,7 +103,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         decode_batch: int = 16,
         threads: int | None = None,
         gpu_layers: int = 0,
-        weights: str | None = AUTO,
+        weights: str = FILE,
     ) -> None:
         check_settings(context_tokens, kept_prompts, decode_batch)
         threads = usable_processors() if threads is None else threads
@@ -116,12 +112,8 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         path = local_file(model)
         check_file(path)
         facts = build_facts(path)
-        if weights == AUTO and not gpu_layers:
-            loaded = load_fastest(path, threads, facts)
-        else:
-            form = FILE if weights is None or weights == AUTO else weights
-            loaded = LlamaModel(path, threads, gpu_layers, form)
-        self.weights: str = loaded.weights
+        loaded = LlamaModel(path, threads, gpu_layers, weights)
+        self.weights: str = weights
         self.model_identity = f"sha256:{facts['model']}"
         self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
         super().__init__(
@@ -172,7 +164,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             )
             self._lanes = 1
 
-    def _check_lanes(self) -> conformance.Finding:
+    def _check_lanes(self) -> bool:
         """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
 
         In old builds of llama.cpp, contexts of one process shared a counter, and could change one another's
@@ -183,13 +175,12 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             self._random_prompts("whole", range(first, first + WHOLE_PROMPTS * STRIDE, STRIDE))
             for first in (1, longer)
         )
-        finding = conformance.check_batch_invariance(self, short)
         alone = np.concatenate([self.next_token_logprobs([prompt]) for prompt in usual])
         together = self.next_token_logprobs(usual * TURNS)
         same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
-        return replace(finding, passed=finding.passed and same)
+        return same and conformance.check_batch_invariance(self, short).passed
 
-    def _passes(self, name: str, check: Callable[[], conformance.Finding], facts: Facts) -> bool:
+    def _passes(self, name: str, check: Callable[[], bool], facts: Facts) -> bool:
         """Return the cached verdict of a check, or run the check, free its streams, and cache the verdict."""
         facts = dict(facts) | {
             "checked": name,
@@ -203,10 +194,9 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         }
         passed = kept_verdict(facts, bool)
         if passed is None:
-            passed = check().passed
+            passed = check()
             while self._pools:
                 self._pools.popitem()[1].close()
-            self._counts.clear()
             keep_verdict(facts, passed)
         return passed
 

@@ -143,7 +143,6 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_model_is_recurrent": (c_bool, c_void_p),
     "llama_model_load_from_file": (c_void_p, c_char_p, _Model),
     "llama_model_n_ctx_train": (c_int32, c_void_p),
-    "llama_model_n_params": (ctypes.c_uint64, c_void_p),
     "llama_print_system_info": (c_char_p,),
     "llama_supports_gpu_offload": (c_bool,),
     "llama_token_to_piece": (c_int32, c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool),

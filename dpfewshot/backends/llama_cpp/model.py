@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeAlias
@@ -23,18 +23,12 @@ from dpfewshot.errors import BackendError, MissingExtra
 FILE: Final = "file"
 """The weights as the file has them."""
 
-AUTO: Final = "auto"
-"""The form that reads prompts fastest here, or that of the caller whose worker this is."""
-
 FILE_TYPES: Final = {
     "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
     "f16": "LLAMA_FTYPE_MOSTLY_F16",
     "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
 }
 """llama.cpp's names for the forms that weights can be converted to."""
-
-OPEN_FILES = Path("/proc/self/fd")
-"""Where Linux names this process's open files."""
 
 ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
@@ -59,20 +53,17 @@ class LlamaModel:
 
     Attributes:
         handle: the `llama_model` pointer; None once closed.
-        weight_count: the number of weights.
     """
 
     def __init__(self, path: Path, threads: int, gpu_layers: int = 0, weights: str = FILE) -> None:
         self.library = library = load_library()
         self.path = path
         self.threads = threads
-        self.weights = weights
         self.on_gpu = gpu_layers != 0
         with converted(library, path, weights) as file:
             self.handle: Any = _load(library, file, gpu_layers)
         self._vocabulary = library.llama_model_get_vocab(self.handle)
         self.vocabulary_size: int = library.llama_vocab_n_tokens(self._vocabulary)
-        self.weight_count: int = library.llama_model_n_params(self.handle)
         self.longest: int | None = library.llama_model_n_ctx_train(self.handle)
         self.most_streams: int = library.llama_max_parallel_sequences()
         wants_bos = library.llama_vocab_get_add_bos(self._vocabulary)
@@ -164,43 +155,35 @@ class LlamaModel:
 def converted(library: Library, path: Path, weights: str) -> Iterator[Path]:
     """Yield a temporary GGUF file of the same model with its weights converted; for `FILE`, the file itself.
 
-    The file is gone on exit, and on Linux if the process is killed, too. A model loaded from it stays usable:
-    its pages remain mapped.
+    No folder names it, so that it is gone on exit, and if the process is killed, too. A model loaded from it
+    stays usable: its pages remain mapped.
     """
     if weights == FILE:
         yield path
         return
     if weights not in FILE_TYPES:
-        raise BackendError(f"unknown weights {weights!r}; choose auto, {FILE}, {', '.join(FILE_TYPES)}")
+        raise BackendError(f"unknown weights {weights!r}; choose {FILE}, {', '.join(FILE_TYPES)}")
     if not library.converts:
         raise MissingExtra(f"weights={weights!r}", "llama-cpp")
     parameters = library.llama_model_quantize_default_params()
     parameters.allow_requantize = True
     parameters.ftype = getattr(library, FILE_TYPES[weights])
-    with ExitStack() as stack:
-        target = _temporary(stack, path.name)
-        status = library.llama_model_quantize(
-            str(path).encode(), str(target).encode(), ctypes.byref(parameters)
-        )
-        if status != 0:
-            raise BackendError(
-                f"llama.cpp cannot convert {str(path)!r} to {weights}: is there room for it in "
-                f"{tempfile.gettempdir()!r}?"
-            )
-        yield target
-
-
-def _temporary(stack: ExitStack, name: str) -> Path:
-    """Return the path of a temporary file, which has no entry in a folder where Linux names open files."""
     try:
-        if OPEN_FILES.is_dir():
-            return OPEN_FILES / str(stack.enter_context(tempfile.TemporaryFile()).fileno())
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfewshot-"))) / name
+        temporary = tempfile.TemporaryFile()  # noqa: SIM115 - entered below
     except OSError as error:
         raise BackendError(
             f"no temporary file can be made for converted weights ({error.strerror}): set TMPDIR, or "
             f"take weights={FILE!r}"
         ) from None
+    with temporary:
+        target = f"/proc/self/fd/{temporary.fileno()}"
+        status = library.llama_model_quantize(str(path).encode(), target.encode(), ctypes.byref(parameters))
+        if status != 0:
+            raise BackendError(
+                f"llama.cpp cannot convert {str(path)!r} to {weights}: is there room for it in "
+                f"{tempfile.gettempdir()!r}?"
+            )
+        yield Path(target)
 
 
 def _load(library: Library, path: Path, gpu_layers: int) -> Any:

@@ -70,17 +70,9 @@ _jitter = secrets.SystemRandom()
 
 
 class Fault(Exception):
-    """A request without an answer. Its text says what the server does, and reveals nothing of the request.
-
-    Attributes:
-        delay: seconds that the server asks to wait before a retry.
-    """
+    """A request without an answer. Its text says what the server does, and reveals nothing of the request."""
 
     retryable = False
-
-    def __init__(self, says: str, *, delay: float = 0.0) -> None:
-        super().__init__(says)
-        self.delay = delay
 
     def error(self, server: str) -> BackendError:
         """Return the error for this fault of a public request."""
@@ -104,13 +96,18 @@ class Absent(Fault):
 
 
 class Unanswered(Fault):
-    """Retries or time are used up."""
+    """Retries or time are used up.
+
+    Attributes:
+        delay: seconds that the server asks to wait before a retry.
+    """
 
     retryable = True
 
     def __init__(self, cause: str, *, delay: float = 0.0) -> None:
-        super().__init__(f"does not answer: {cause}", delay=delay)
+        super().__init__(f"does not answer: {cause}")
         self.cause = cause
+        self.delay = delay
 
 
 class Overloaded(Unanswered):

@@ -6,13 +6,16 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
+from dpfewshot.backends.servers.client import Client, Gate
 from dpfewshot.backends.servers.probe import verify as verify_all
-from dpfewshot.backends.servers.replicas import Replicas
+from dpfewshot.backends.servers.replicas import Replicas, check_addresses
+from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.runtime.redaction import redacts_errors
@@ -79,20 +82,15 @@ class OpenAICompatible(LogprobBackend):
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         base_urls: list[Any] = [*base_url] if isinstance(base_url, list | tuple) else [base_url]
 
-        def replicas() -> Replicas:
-            return Replicas(
-                base_urls,
-                model=model,
-                api_key=api_key,
-                dialect=dialect,
-                concurrency=concurrency,
-                timeout=timeout,
-                proxy=proxy,
-                ca_bundle=ca_bundle,
-                allow_truncated=allow_truncated,
-            )
+        check_addresses(base_urls)
 
-        self._replicas_of_a_process = replicas  # no attribute holds the key: no representation shows it
+        def servers() -> list[Server]:
+            gates: list[Gate] = []
+            client = partial(Client, timeout=timeout, api_key=api_key, proxy=proxy, ca_bundle=ca_bundle)
+            clients = [client(url, gate=Gate(concurrency, gates)) for url in base_urls]
+            return [Server(each, model, dialect, allow_truncated=allow_truncated) for each in clients]
+
+        self._servers_of_a_process = servers  # no attribute holds the key: no representation shows it
         self._model = model
         self._verify = verify
         self._closed = False
@@ -122,7 +120,8 @@ class OpenAICompatible(LogprobBackend):
             verdict = "not verified"
         several = f"{count} replicas of " if count > 1 else ""
         truncated = "" if dialect.whole else ", truncated log-probabilities"
-        return f"{several}{dialect.name} at {replicas.hosts}{truncated}, {verdict}"
+        hosts = ", ".join(server.client.host for server in replicas.servers)
+        return f"{several}{dialect.name} at {hosts}{truncated}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
@@ -198,7 +197,7 @@ class OpenAICompatible(LogprobBackend):
 
     def _connect(self) -> None:
         """Connect and verify; other threads see the connections only afterwards."""
-        replicas = self._replicas_of_a_process()
+        replicas = Replicas(self._servers_of_a_process())
         disconnect = weakref.finalize(self, replicas.close)
         with ExitStack() as on_failure:
             on_failure.callback(disconnect)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from dpfewshot.backends.conformance import LONG_TOKENS, NORMALISATION, SAMPLE_PREFIX, SAMPLE_TEXT
+from dpfewshot.backends.conformance import LONG_TOKENS, NORMALISATION, SAMPLE_PREFIX, mixed_texts
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.dialect import spread
 from dpfewshot.backends.servers.replicas import Replicas
@@ -99,10 +99,7 @@ def _prompts(replicas: Replicas) -> list[list[int]]:
     dialect = replicas.first.dialect
     most = max(server.client.gate.limit for server in replicas.servers)
     count = min(max(most * dialect.prompts_per_request, LEAST), MOST) + 1
-    words = SAMPLE_TEXT.split()
-    # Long and short texts alternate, so that requests in flight together differ.
-    ends = [len(words) - place if place % 2 else 1 + place for place in range(len(words))]
-    texts = [f"{SAMPLE_PREFIX} {' '.join(words[:end])}" for end in ends[:count]]
+    texts = [f"{SAMPLE_PREFIX} {text}" for text in mixed_texts()[:count]]
     short = [replicas.run(replicas.first.tokenize(text)) for text in texts]
     size = LONG_TOKENS if dialect.context_tokens is None else min(LONG_TOKENS, dialect.context_tokens - 1)
     beginning = [*short[0]] * size

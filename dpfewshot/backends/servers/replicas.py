@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.client import Client, Gate, server_address
+from dpfewshot.backends.servers.client import server_address
 from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
 
@@ -50,35 +50,12 @@ class Replicas:
     """Blocking calls to one process's servers, for `OpenAICompatible`.
 
     Args:
-        base_urls: the addresses, at least one, each once.
-        options: of each `Client`.
-
-    Attributes:
         servers: the replicas, in the order of their addresses. The first tokenises, and the others are
             compared with it.
     """
 
-    def __init__(
-        self,
-        base_urls: Sequence[str],
-        *,
-        model: str,
-        dialect: str,
-        allow_truncated: bool,
-        concurrency: int,
-        **options: Any,
-    ) -> None:
-        _check_addresses(base_urls)
-        gates: list[Gate] = []
-        self.servers = [
-            Server(
-                Client(url, gate=Gate(concurrency, gates), **options),
-                model=model,
-                dialect=dialect,
-                allow_truncated=allow_truncated,
-            )
-            for url in base_urls
-        ]
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = servers
         self._loop = PrivateLoop()
         self._loop.silence()
 
@@ -86,11 +63,6 @@ class Replicas:
     def first(self) -> Server:
         """The first replica."""
         return self.servers[0]
-
-    @property
-    def hosts(self) -> str:
-        """The hosts, for messages."""
-        return ", ".join(server.client.host for server in self.servers)
 
     def open(self) -> None:
         """Connect to all, and refuse one that differs from the first."""
@@ -264,7 +236,8 @@ def _suppress_instrumentation() -> None:
     telemetry.attach(current)
 
 
-def _check_addresses(base_urls: Sequence[str]) -> None:
+def check_addresses(base_urls: Sequence[str]) -> None:
+    """Refuse what is no list of addresses, each there once."""
     if not base_urls or not all(isinstance(url, str) for url in base_urls):
         raise BackendError("base_url is an address, or a list of at least one address")
     seen = set()

@@ -6,7 +6,7 @@ A row is independent of the other prompts: a prompt at fault gives a row of NaN,
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import MappingProxyType
@@ -60,17 +60,19 @@ class Server:
         allow_truncated: see `Dialect`.
 
     Attributes:
+        name: the server in messages.
         dialect: the connected dialect.
         identity: what every answer says about the model; None before the first.
         exact: whether the canary's answer must stay the same to the bit.
     """
 
-    def __init__(self, client: Client, *, model: str, dialect: str, allow_truncated: bool) -> None:
+    def __init__(self, client: Client, model: str, dialect: str, *, allow_truncated: bool) -> None:
         if dialect != "auto" and dialect not in DIALECTS:
             raise BackendError(
                 f"unknown dialect {dialect!r}; choose 'auto', {', '.join(map(repr, DIALECTS))}"
             )
         self.client = client
+        self.name = f"the server at {client.host}"
         self.identity: tuple[Any, ...] | None = None
         self.exact = False
         self._model = model
@@ -78,11 +80,6 @@ class Server:
         self._allow_truncated = allow_truncated
         self._expected: dict[str, Logprobs] = {}
         self._asked: dict[str, float] = {}
-
-    @property
-    def name(self) -> str:
-        """The server in messages."""
-        return f"the server at {self.client.host}"
 
     async def understood(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await work of this server, and raise nothing but this package's errors.
@@ -104,6 +101,7 @@ class Server:
     async def open(self) -> None:
         """Find the dialect, and connect."""
         kind = DIALECTS.get(self._dialect_name) or await self._detected()
+        self.name = f"{kind.name} at {self.client.host}"
         self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
         await self.dialect.connect()
         self.dialect.check_numbers()
@@ -155,25 +153,39 @@ class Server:
         except Fault:
             if len(prompts) > 1:
                 return [*chain(*await gather(self._batch([prompt], support) for prompt in prompts))]
-            return [await self._by_itself(prompts[0], support)]
+            return [await self._row_by_itself(prompts[0], support)]
         return [
-            await self._by_itself(prompt, support) if np.isnan(row).any() else row
+            await self._row_by_itself(prompt, support) if np.isnan(row).any() else row
             for prompt, row in zip(prompts, rows, strict=True)
         ]
 
-    async def _by_itself(self, prompt: Tokens, support: Tokens | None) -> Logprobs:
-        """Ask a prompt with no other request in flight anywhere. Its row is NaN if it is at fault."""
+    async def _row_by_itself(self, prompt: Tokens, support: Tokens | None) -> Logprobs:
+        rows = await self._by_itself(
+            lambda: self.answer([prompt], support), lambda: self.look_at_canary(support)
+        )
+        return np.full(self._width(support), np.nan, dtype=np.float32) if rows is None else rows[0]
+
+    async def _by_itself(
+        self, ask: Callable[[], Awaitable[Result]], look: Callable[[], Awaitable[None]]
+    ) -> Result | None:
+        """Ask with no other request in flight anywhere; None if what is asked is at fault.
+
+        `look` fails unless the server answers a public request.
+        """
         async with self.client.gate.alone(everywhere=True):
-            await self.look_at_canary(support)
+            await look()
             try:
-                (row,) = await self.answer([prompt], support)
+                return await ask()
             except Overloaded:
-                raise _overloaded(f"{self.dialect.name} at {self.client.host}") from None
-            except Fault as fault:
-                if not isinstance(fault, Refused):
-                    await self.look_at_canary(support)
-                return np.full(self._width(support), np.nan, dtype=np.float32)
-            return row
+                raise BackendError(
+                    f"{self.name} is overloaded or enforces a quota: reserve it for this backend",
+                    retryable=True,
+                ) from None
+            except Refused:
+                return None
+            except Fault:
+                await look()
+                return None
 
     async def answer(
         self,
@@ -203,7 +215,7 @@ class Server:
 
         The request is of the kind that this support needs: requests of two kinds are never mixed.
         """
-        kind, name = self.dialect.kind_of(support), f"{self.dialect.name} at {self.client.host}"
+        kind = self.dialect.kind_of(support)
         if self._is_fresh(kind, seconds):
             return
         asked = spread(self.dialect.vocabulary_size) if kind == CHOSEN else None
@@ -213,15 +225,15 @@ class Server:
             try:
                 (row,) = await self.answer([self._canary], asked)
             except Fault as fault:
-                raise fault.error(name) from None
+                raise fault.error(self.name) from None
             self._asked[kind] = time.monotonic()
         if np.isnan(row).any():
-            raise BackendError(f"{name} answered a public prompt with invalid log-probabilities")
+            raise BackendError(f"{self.name} answered a public prompt with invalid log-probabilities")
         expected = self._expected.setdefault(kind, row)
         same = expected.tobytes() == row.tobytes()
         if not same and (self.exact or not np.abs(np.exp(row) - np.exp(expected)).max() <= DRIFT):
             raise BackendError(
-                f"{name} answers the same prompt differently than before: its model changed, or its "
+                f"{self.name} answers the same prompt differently than before: its model changed, or its "
                 "answers depend on other requests; connect again"
             )
 
@@ -238,15 +250,10 @@ class Server:
         """
         with suppress(Fault):
             return await self.dialect.tokenize(text)
-        async with self.client.gate.alone(everywhere=True):
-            await self._look_at_text()
-            try:
-                return await self.dialect.tokenize(text)
-            except Overloaded:
-                raise _overloaded(self.name) from None
-            except Fault:
-                await self._look_at_text()
-        raise BackendError(f"{self.name} does not tokenise a text")
+        tokens = await self._by_itself(lambda: self.dialect.tokenize(text), self._look_at_text)
+        if tokens is None:
+            raise BackendError(f"{self.name} does not tokenise a text")
+        return tokens
 
     async def _look_at_text(self) -> None:
         """Tokenise a public text, once the server has finished abandoned requests."""
@@ -256,10 +263,3 @@ class Server:
         except Fault as fault:
             # retryable whatever the fault: no private text caused it
             raise BackendError(str(fault.error(self.name)), retryable=True) from None
-
-
-def _overloaded(server: str) -> BackendError:
-    """Return the error for 429 or 503 when no other request was in flight."""
-    return BackendError(
-        f"{server} is overloaded or enforces a quota: reserve it for this backend", retryable=True
-    )

@@ -29,25 +29,6 @@ RESERVED = 6
 """The number of streams before the first group."""
 
 
-class TokenCounts:
-    """Tokens evaluated so far. They reveal the lengths of private texts: for the operator alone."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.dummies = 0
-        self._lock = Lock()
-
-    def add(self, *, tokens: int = 0, dummies: int = 0) -> None:
-        """Count evaluated tokens; lanes count at the same time."""
-        with self._lock:
-            self.tokens += tokens
-            self.dummies += dummies
-
-    def clear(self) -> None:
-        """Begin at zero."""
-        self.tokens = self.dummies = 0
-
-
 class Streams(Protocol):
     """One key-value stream for each of many sequences."""
 
@@ -134,13 +115,10 @@ class StreamPool:
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
     """
 
-    def __init__(
-        self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int, counts: TokenCounts
-    ) -> None:
+    def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
         self.in_use = Lock()
         self.closed = False
         self._filler = filler
-        self._counts = counts
         self.capacity = max(1, group_size - 1)
         end = RESERVED + (groups + 1) * group_size
         self.spare, *self.groups = [
@@ -212,20 +190,15 @@ class StreamPool:
                 shared = ()
             position = start.length + len(shared)
             self._streams.rewind(stream, position)
-            yield row, self._extend(stream, position, suffix[len(shared) :])
+            yield row, self._streams.extend(stream, position, suffix[len(shared) :])
             shared = shared or tuple(suffix)
 
     def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
         for stream, (row, suffix) in zip(group, batch.prompts, strict=False):
             self._streams.copy(start.stream, stream)
-            yield row, self._extend(stream, start.length, suffix) if suffix else start.logits
+            yield row, self._streams.extend(stream, start.length, suffix) if suffix else start.logits
         batch.evaluated = 0
-
-    def _extend(self, stream: int, start: int, tokens: Tokens) -> Logits:
-        logits = self._streams.extend(stream, start, tokens)
-        self._counts.add(tokens=len(tokens))
-        return logits
 
     def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
         """Evaluate one token in every stream of a group, dummies included."""
@@ -234,18 +207,14 @@ class StreamPool:
         where = positions + [self._streams.cells - 1] * dummies
         for stream, position in zip(group, where, strict=True):
             self._streams.rewind(stream, position)
-        logits = self._streams.step(group[0], tokens, where, active)
-        self._counts.add(tokens=active, dummies=dummies)
-        return logits
+        return self._streams.step(group[0], tokens, where, active)
 
     def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:
         """Overwrite the streams after the first `active` with full dummies."""
         if len(group) == active:
             return
         if not self._has_full_dummy:
-            length = self._streams.cells - 1
-            self._streams.extend(FULL_DUMMY, 0, [self._filler] * length)
-            self._counts.add(dummies=length)
+            self._streams.extend(FULL_DUMMY, 0, [self._filler] * (self._streams.cells - 1))
             self._has_full_dummy = True
         for stream in group[active:]:
             self._streams.copy(FULL_DUMMY, stream)
@@ -260,7 +229,7 @@ class StreamPool:
                 self._prefixes.pop(next(iter(self._prefixes)))
             stream = min(set(PREFIXES) - {prefix.stream for prefix in self._prefixes.values()})
             self._streams.copy(EMPTY, stream)
-            logits = copy(self._extend(stream, 0, tokens))  # llama.cpp's are a view
+            logits = copy(self._streams.extend(stream, 0, tokens))  # llama.cpp's are a view
             known = Prefix(stream, len(tokens), logits)
         self._prefixes[tokens] = known
         return known

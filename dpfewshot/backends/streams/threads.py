@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from dpfewshot.runtime.forking import start_afresh_in_children
@@ -89,14 +88,12 @@ class Turn:
         thread: the thread that asked for it.
         busy: whether its block computes, or waits for the backend's lock.
         idle_since: when the turn began or its block last answered, by the monotonic clock.
-        given: holds something once the turn has begun.
     """
 
     def __init__(self, turns: Turns) -> None:
         self.thread = threading.get_ident()
         self.busy = False
         self.idle_since = time.monotonic()
-        self.given: SimpleQueue[None] = SimpleQueue()
         self._turns = turns
 
     @contextmanager
@@ -130,51 +127,30 @@ class Turns:
 
     def after_fork(self) -> None:
         """Begin anew: whoever held the lock at the fork is not in the child to free it."""
-        self._holder: Turn | None = None
-        self._waiting: deque[Turn] = deque()
+        self._queue: deque[Turn] = deque()  # the first one is held, the others wait
         self._lock = threading.RLock()  # a finalizer may run while its own thread holds it
+        self._moved = threading.Condition(self._lock)
 
     def take(self) -> Turn | None:
         """Wait for the turn; None if this thread holds it with another block: it would wait in vain."""
         turn = Turn(self)
         with self._lock:
-            if self._holder is not None and self._holder.thread == turn.thread:
+            if self._queue and self._queue[0].thread == turn.thread:
                 return None
-            self._waiting.append(turn)
-            if self._holder is None:
-                self._give()
-        try:
-            while not self._began(turn):
-                pass
-        except BaseException:
-            with self._lock:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-            self.end(turn)
-            raise
+            self._queue.append(turn)
+            try:
+                while turn in self._queue and (holder := self._queue[0]) is not turn:
+                    self._moved.wait(holder.patience_left())
+                    if not holder.patience_left():
+                        self.end(holder)
+            except BaseException:
+                self.end(turn)
+                raise
         return turn
 
     def end(self, turn: Turn) -> None:
-        """End a turn, unless another block took it meanwhile."""
-        with self._lock:
-            if self._holder is turn:
-                self._give()
-
-    def _began(self, turn: Turn) -> bool:
-        """Wait while the holder has patience left."""
-        holder = self._holder
-        try:
-            turn.given.get(timeout=PATIENCE if holder is None else holder.patience_left())
-        except Empty:
-            with self._lock:
-                if self._holder is holder and (holder is None or not holder.patience_left()):
-                    self._give()
-            return False
-        return True
-
-    def _give(self) -> None:
-        """Give the turn to the block that has waited longest."""
-        self._holder = self._waiting.popleft() if self._waiting else None
-        if self._holder is not None:
-            self._holder.idle_since = time.monotonic()
-            self._holder.given.put(None)
+        """End a turn, unless another block took it meanwhile, or give up waiting for it."""
+        with self._lock, suppress(ValueError, IndexError):  # it has ended, or a finalizer ends the next one
+            self._queue.remove(turn)
+            self._moved.notify_all()
+            self._queue[0].idle_since = time.monotonic()
