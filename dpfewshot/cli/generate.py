@@ -20,10 +20,10 @@ import click
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, Workers, workers_of
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.values import Demonstration, amount_text, counted, on_one_line, plural, unit_noun
@@ -40,10 +40,10 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
 
 
 @click.command()
-@from_project_file(output="demonstrations")
 @takes(
     *(Data, Model, Budget, PlanOptions, AccountName, Workers, "output"),
     required=("task", "records", "epsilon"),
+    files={"demonstrations": "output"},
     output={"help": "A .jsonl file to append to. Default: standard output."},
 )
 @click.option(
@@ -103,7 +103,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     tell = stages()
     if sys.stderr.isatty():
         tell("measuring the model's speed")
-        synthesizer.probe(project.plan.probe_seconds)
+        synthesizer.probe(project.probe_seconds)
     tell(describe(synthesizer.plan, project.data.unit))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")

@@ -13,9 +13,9 @@ import click
 
 from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.scopes import scope_text
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, json_option, warn
-from dpfewshot.cli.project import Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import Project
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
@@ -31,10 +31,10 @@ LIMITS: Final = (
 )
 
 
-def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
+def _takes(*wanted: str, **further: Any) -> Decorator:
     """Give a command an account and further options, of which budgets must be given."""
     required = {"ledger", "account", "epsilon", "delta"}
-    return takes("ledger", "account", *wanted, required=required, **changed)
+    return takes("ledger", "account", *wanted, required=required, **further)
 
 
 _DELTA: Final = {"help": "Delta of the budget."}
@@ -55,6 +55,7 @@ def ledger() -> None:
     "epsilon",
     "delta",
     "unit",
+    from_file=False,
     delta=_DELTA,
     unit={"help": "The column that names whom a record belongs to, in every plan. Default: one record."},
 )
@@ -93,7 +94,6 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def show(*, project: Project, as_json: bool) -> None:
@@ -112,7 +112,6 @@ def show(*, project: Project, as_json: bool) -> None:
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def history(*, project: Project, as_json: bool) -> None:
@@ -149,7 +148,6 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
 
 
 @ledger.command("verify")
-@from_project_file()
 @_takes()
 @click.option("--head", help="A chain tip noted earlier: the history must contain this hash.")
 @json_option
@@ -181,7 +179,6 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
@@ -199,8 +196,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
 
 @ledger.command("change-budget")
-@from_project_file(own=("epsilon", "delta"))
-@_takes("epsilon", "delta", delta=_DELTA)
+@_takes("epsilon", "delta", own=("epsilon", "delta"), delta=_DELTA)
 @json_option
 def change_budget(*, project: Project, as_json: bool) -> None:
     """Replace an account's budget, which its history records. A larger one weakens the promise.
@@ -287,10 +283,9 @@ def _in_words(amount: dict[str, float]) -> str:
 
 
 @click.command()
-@from_project_file(demonstrations="demonstrations")
 @click.argument("file", required=False)
 @click.option("--demonstrations", help="The same as FILE.")
-@takes("ledger", required=("ledger",))
+@takes("ledger", required=("ledger",), files={"demonstrations": "demonstrations"})
 @json_option
 def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.

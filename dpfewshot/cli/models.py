@@ -20,6 +20,7 @@ from dpfewshot.backends.downloads import DOWNLOADS, downloaded, fetch
 from dpfewshot.backends.machine import usable_processors
 from dpfewshot.cli.printing import json_option, stages
 from dpfewshot.errors import BackendError
+from dpfewshot.values import check_whole
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
@@ -40,13 +41,17 @@ _SERVERS_ARE_SLOW: Final = (
 )
 
 
-def setting(default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
+def setting(
+    default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), section: str = "", **further: Any
+) -> Any:
     """Return a dataclass's field that a project file and `--set` set; with a text for --help, an option, too.
 
-    The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do.
+    The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do;
+    `section` is that of the project file where the dataclass is not one.
     docs/how-to/project-file.md says what each setting is.
     """
-    return field(default=default, metadata={"text": text, "flags": flags, "of": of, "click": further})
+    metadata = {"text": text, "flags": flags, "of": of, "section": section, "click": further}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Model:
         "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
         "packaged SmolLM2-135M; others: a name or folder.",
     )
-    base_url: tuple[str, ...] = setting((), of=[OPENAI], multiple=True)
+    base_url: tuple[str, ...] = setting((), of=[OPENAI])
     api_key_env: str | None = setting(None, of=[OPENAI])
     dialect: str | None = setting(None, of=[OPENAI])
     allow_truncated: bool | None = setting(None, of=[OPENAI])
@@ -156,7 +161,7 @@ LOCAL_RAY: Final = "local"
 class Workers:
     """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
 
-    workers: int | None = setting(None, type=click.IntRange(min=1))
+    workers: int | None = setting(None)
     ray: str | None = setting(None)
 
 
@@ -169,6 +174,8 @@ def workers_of(
     if ray is None and workers is None:
         yield {}
         return
+    if workers is not None:
+        check_whole("workers", workers)
     if ray is not None and workers is not None:
         raise click.UsageError("ray and workers exclude each other")
     if ledger is None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
+from dpfewshot.cli.options import Key
 from dpfewshot.cli.plan import comparison, describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
-from dpfewshot.cli.project import Key
 from dpfewshot.planning.compare import Compared
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
