@@ -300,23 +300,16 @@ def test_columns_that_do_not_look_like_it_are_warned_of(
     assert err.startswith(f"warning: {says}")
 
 
-def test_units_with_several_labels_are_counted_on_a_terminal_alone(
-    command: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who has records of several labels counts for one: a label of 30 patients may have none of its own."""
+def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
+    """Nothing counts them: one patient may decide it."""
     rows = [f"My knee hurts on day {n}.,surgery,p{n % 30}\n" for n in range(60)]
     rows += [f"My skin itches on day {n}.,skin,p{n}\n" for n in range(31)]
     Path("mixed.csv").write_text("body,topic,patient_no\n" + "".join(rows))
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
-    warned = "warning: a patient counts for one label alone, that of most of its records: "
     status, out, err = command(*words)
-    assert (status, warned in err) == (0, False)  # one patient may decide it
+    assert status == 0
     assert "each patient counts once, for the label of most" in out
     assert not re.search("30|31", out + err)
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    told = command(*words)[2]
-    assert told.startswith(warned)
-    assert f"{warned}skin keeps 1 of its 31 patients\n" in told
 
 
 def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
