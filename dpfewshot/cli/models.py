@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,24 +192,16 @@ def workers_of(
         return
     if workers is not None and model.backend == LLAMA_CPP and model.threads is None:
         model = replace(model, threads=max(1, usable_processors() // workers))
-    with _executor(ray, workers) as executor:
-        yield {"executor": executor, "worker_backend": partial(open_backend, model, prompts=prompts)}
-
-
-def _executor(ray: str | None, workers: int | None) -> Any:
+    executor: Any
     if ray is not None:
         from dpfewshot.generation.ray_executor import RayExecutor
 
-        return RayExecutor(None if ray == LOCAL_RAY else ray)
-    import multiprocessing
-
-    # Ctrl-C in a terminal reaches all processes; workers end after their draw, as the caller tells them.
-    return ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+        executor = RayExecutor(None if ray == LOCAL_RAY else ray)
+    else:  # Ctrl-C on a terminal reaches all processes; workers end after their draw, when the caller says so
+        initializer, spawn = partial(signal.signal, signal.SIGINT, signal.SIG_IGN), get_context("spawn")
+        executor = ProcessPoolExecutor(workers, mp_context=spawn, initializer=initializer)
+    with executor:
+        yield {"executor": executor, "worker_backend": partial(open_backend, model, prompts=prompts)}
 
 
 @click.group(invoke_without_command=True)

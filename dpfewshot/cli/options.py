@@ -12,9 +12,10 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from dpfewshot.cli.printing import Decorator, warn
+from dpfewshot.cli.printing import Decorator, in_options, warn
 from dpfewshot.cli.project import SETTINGS, AccountName, Project, names_of, project_of
 from dpfewshot.cli.project_file import FILE_NAME, OUTPUT, assigned, read
+from dpfewshot.errors import DPFewShotError
 
 _IN_FILE: Final = ParameterSource.DEFAULT_MAP
 """Where a value comes from that is in a project file or in --set, and not in the environment."""
@@ -60,11 +61,16 @@ def takes(
         @wraps(command)
         def with_project(**values: Any) -> Any:
             source = click.get_current_context().get_parameter_source
-            values.pop("config", None)  # commands find it among the context's parameters
+            for name in ("config", "quiet"):  # who needs them finds them among the context's parameters
+                values.pop(name, None)
             if twice := sorted(name for name in values.pop("lines", ()) if source(name) is not _IN_FILE):
                 raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
             given = {name: values.pop(name) for name in names}
-            return command(project=_without_guarantee(project_of(given)), **values)
+            try:
+                return command(project=_without_guarantee(project_of(given)), **values)
+            except DPFewShotError as error:
+                error.args = (in_options(str(error)),)
+                raise
 
         for name in reversed(names):
             one, declared = SETTINGS[name], SETTINGS[name].metadata
