@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 from collections import Counter
@@ -19,13 +18,14 @@ import click
 
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
-from dpfewshot.cli.models import Model, Workers, workers_of
+from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import Demonstration, amount_text, counted, on_one_line, plural, unit_noun
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, Workers, "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, "workers", "ray", "output"),
     required=("task", "records", "epsilon"),
     files={"demonstrations": "output"},
     output={"help": "A .jsonl file to append to. Default: standard output."},
@@ -70,19 +70,21 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         raise click.UsageError("--resume '' names no run: name one, or leave the name out")
     if resume is not None and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
-    there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
-    project.account.check_counts(str(output), there=there)
+    there = _lines_of(output).total()
+    project.account.check_counts(str(output), there=there > 0)
     with (
         _naming_resume(project.account) if resume is None and ledger is not None else nullcontext(),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
-        workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
+        workers_of(
+            project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
+        ) as work,
         project.synthesizer(resuming=resume is not None) as synthesizer,
     ):
         _tell_plan(project, synthesizer, resuming=resume is not None)
         if synthesizer.unfinished and resume is None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
-        if lines.there and resume is None:
-            warn(f"{output} has {counted(lines.there, 'line')} already: this run's are appended")
+        if there and resume is None:
+            warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
         demonstrations = _release(synthesizer, lines, work, resume=resume)
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
@@ -276,22 +278,13 @@ class _Lines:
         self.output = output
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
-        self._is_regular = False
         self._told: Counter[bytes] = Counter()  # lines of this run
-        self._is_new = False
-        self.there = 0
-        """The lines of the file before this run."""
+        self._is_new = output is not None and not os.path.lexists(output)
 
     def __enter__(self) -> Self:
         if self.output is not None:
-            self._is_new = not os.path.lexists(self.output)
-            try:
-                self._file = Path(self.output).open("ab+", buffering=0)
-            except OSError as error:
-                raise DPFewShotError(f"cannot write {self.output}: {error.strerror}") from None
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                self._is_regular = True
-                self.there = self._lines().total()
+            with write_errors(self.output):
+                self._file = Path(self.output).open("ab", buffering=0)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -308,12 +301,13 @@ class _Lines:
         line = json_line(demonstration)
         encoded = line.encode(errors="replace")
         self._told[encoded] += 1
-        if self._held or (again and self._lines()[encoded] >= self._told[encoded]):
+        there = _lines_of(self.output) if again else Counter()  # another process may have written more
+        if self._held or there[encoded] >= self._told[encoded]:
             return
-        if self._file is None:
+        if self._file is None or self.output is None:
             click.echo(line, nl=False)
             return
-        data = _missing_end(self._file.fileno()) + encoded
+        data = _missing_end(self.output) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
             whole, reason = self._file.write(data) == len(data), "the disk is full"
@@ -327,12 +321,6 @@ class _Lines:
                 f"cannot write {self.output}: {reason}; the last line went to standard output"
             )
 
-    def _lines(self) -> Counter[bytes]:
-        """The lines of the file as it is now: the process that had the run before may have written more."""
-        if not self._is_regular or self.output is None:
-            return Counter()
-        return Counter(Path(self.output).read_bytes().splitlines(keepends=True))
-
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""
         if not released:
@@ -343,9 +331,18 @@ class _Lines:
         return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
 
 
-def _missing_end(file: int) -> bytes:
+def _lines_of(path: str | None) -> Counter[bytes]:
+    """The lines of a file, if there is one, as it is now."""
+    if path is None or not Path(path).is_file():
+        return Counter()
+    with write_errors(path):
+        return Counter(Path(path).read_bytes().splitlines(keepends=True))
+
+
+def _missing_end(path: str) -> bytes:
     """The line end that a file lacks, so that a truncated line stays a line of its own."""
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+    if not Path(path).is_file() or not Path(path).stat().st_size:
         return b""
-    return b"" if os.pread(file, 1, status.st_size - 1) == b"\n" else b"\n"
+    with Path(path).open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read() == b"\n" else b"\n"

@@ -158,20 +158,11 @@ LOCAL_RAY: Final = "local"
 """The value of `ray` for a cluster that is started here."""
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
-
-    workers: int | None = setting(None)
-    ray: str | None = setting(None)
-
-
 @contextmanager
 def workers_of(
-    model: Model, wanted: Workers, *, prompts: int | None, ledger: str | None
+    model: Model, *, workers: int | None, ray: str | None = None, prompts: int | None, ledger: str | None
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Synthesizer.generate_all` for the workers that are wanted."""
-    ray, workers = wanted.ray, wanted.workers
+    """The arguments of `Synthesizer.generate_all` for so many processes of this host, or a Ray cluster."""
     if ray is None and workers is None:
         yield {}
         return

@@ -20,7 +20,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name
 from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
-from dpfewshot.cli.models import CONTEXT_TOKENS, Model, Workers, open_backend, setting
+from dpfewshot.cli.models import CONTEXT_TOKENS, Model, open_backend, setting
 from dpfewshot.cli.printing import in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
@@ -276,9 +276,10 @@ class Project:
     account: AccountName = field(default_factory=AccountName)
     model: Model = field(default_factory=Model)
     settings: PlanOptions = field(default_factory=PlanOptions)
-    generate: Workers = field(default_factory=Workers)
     probe_seconds: float = setting(2.0, section="plan")
     target_noise: float | None = setting(None, section="plan")  # what the texts of each mechanism bear
+    workers: int | None = setting(None, section="generate")
+    ray: str | None = setting(None, section="generate")
     scored_units: int = setting(1000, section="choose")
     score: str = setting("accuracy", section="choose", type=click.Choice(["accuracy", "likelihood"]))
     balanced: bool = setting(False, section="choose")

@@ -153,8 +153,8 @@ def parsed(path: Path, text: str) -> ProjectFile:
     }
     if "task" in file.tables:
         values["task"] = file.task()
-    ledger = os.environ.get(LEDGER_VARIABLE)
-    project = project_of(values | ({"ledger": ledger} if ledger else {}))
+    of_environment = {"ledger": os.environ[LEDGER_VARIABLE]} if os.environ.get(LEDGER_VARIABLE) else {}
+    project = project_of(values | of_environment)
     file.check(project)
     return ProjectFile(values, project)
 
@@ -296,7 +296,8 @@ class _File:
         with self._checks("account"):
             if "account" in self.tables:  # the environment may name a ledger for other commands
                 account.check()
-            if budget.epsilon == math.inf and account.ledger == self.tables.get("account", {}).get("ledger"):
+            own_ledger = "ledger" in self.tables.get("account", {}) and not os.environ.get(LEDGER_VARIABLE)
+            if own_ledger and budget.epsilon == math.inf:
                 raise InvalidPlan("a ledger counts nothing at epsilon = inf, without privacy")
         with self._checks("model"):
             options_of(project.model)
@@ -305,11 +306,9 @@ class _File:
         with self._checks("budget"):
             if "epsilon" in self.tables.get("budget", {}) and budget.epsilon != math.inf:
                 PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)
-        if isinstance(data.task, Task):
-            self._check_task(data.task, project)
-
-    def _check_task(self, task: Task, project: Project) -> None:
-        data, population = project.data, project.budget.population
+        if not isinstance(data.task, Task):
+            return
+        task, population = data.task, budget.population
         given = tuple(data.text) if isinstance(data.text, Mapping) else ()
         if "records" in self.tables and given != task.text_fields:
             columns = f"a table with a column for each of {', '.join(task.text_fields)}"

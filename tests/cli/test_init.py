@@ -29,6 +29,15 @@ PHRASE = "a message that a customer sends to support"
 EXAMPLE = "Hi, my parcel came with a broken lamp. Can you send another one?"
 DESCRIBED = ("--texts-are", PHRASE, "--example", EXAMPLE)
 LABELS = tuple(sorted(SUPPORT_TICKETS.labels or ()))
+TASK_KEYS = ("name", "instruction", "label_field", "text_field")
+NO_PRIVACY = """
+[records]
+records = "tickets.csv"
+text = "body"
+label_column = "topic"
+[budget]
+epsilon = inf
+"""
 
 
 def customer(number: int) -> str:
@@ -820,6 +829,11 @@ def test_so_it_does_where_a_section_is_wrong(command: Run, text: str, says: str)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert "swordfish" not in err
+
+
+def test_a_file_may_ask_for_no_privacy_without_a_ledger() -> None:
+    Path(FILE_NAME).write_text("[task]\n" + "".join(f"{key} = 'a'\n" for key in TASK_KEYS) + NO_PRIVACY)
+    assert dpf.load().budget is dpf.NO_PRIVACY
 
 
 def test_several_text_fields_and_numbers_of_every_kind(made: Run) -> None:
