@@ -68,24 +68,25 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
     if resume == "":
         raise click.UsageError("--resume '' names no run: name one, or leave the name out")
-    if resume is not None and ledger is None:
+    run: bool | str = resume is not None and (resume == NEWEST or resume)
+    if run and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
     there = _lines_of(output).total()
     project.account.check_counts(str(output), there=there > 0)
     with (
-        _naming_resume(project.account) if resume is None and ledger is not None else nullcontext(),
+        nullcontext() if run or ledger is None else _naming_resume(project.account),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(
             project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
         ) as work,
-        project.synthesizer(resuming=resume is not None) as synthesizer,
+        project.synthesizer(resuming=bool(run)) as synthesizer,
     ):
-        _tell_plan(project, synthesizer, resuming=resume is not None)
-        if synthesizer.unfinished and resume is None:
+        _tell_plan(project, synthesizer, resuming=bool(run))
+        if synthesizer.unfinished and not run:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
-        if there and resume is None:
+        if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
-        demonstrations = _release(synthesizer, lines, work, resume=resume)
+        demonstrations = _release(synthesizer, lines, work, resume=run)
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
     with suppress(LedgerError):  # nothing that is paid for is lost
@@ -145,13 +146,13 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
 
 
 def _release(
-    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: str | None
+    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: bool | str
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
-    verb = "generating" if resume is None else "resuming"
-    if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
-        if resume == NEWEST and synthesizer.account is not None:
+    verb = "resuming" if resume else "generating"
+    if resume and not synthesizer.has_run("" if resume is True else resume):
+        if resume is True and synthesizer.account is not None:
             _check_no_other_run(synthesizer.account)
         tell("this account has no such run with these settings: a new one begins, and is paid for")
         verb = "generating"
@@ -166,7 +167,7 @@ def _release(
         def on_demonstration(one: Demonstration) -> None:
             nonlocal released, between
             released += 1
-            lines.write(one, again=resume is not None)
+            lines.write(one, again=bool(resume))
             if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
                 click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
             if not sys.stderr.isatty():  # which has a bar
@@ -177,15 +178,12 @@ def _release(
 
         try:
             demonstrations = synthesizer.generate_all(
-                on_demonstration=on_demonstration,
-                resume=False if resume is None else resume == NEWEST or resume,
-                **work,
+                on_demonstration=on_demonstration, resume=resume, **work
             )
         except KeyboardInterrupt:
-            there = lines.holding(released, planned)
-            again = f"--resume {resume}" if resume not in (None, NEWEST) else "--resume"
-            told = _interrupted(there, synthesizer.account, again, between=between)
-            raise click.Abort(told) from None
+            again = f"--resume {resume}" if isinstance(resume, str) else "--resume"
+            told = _interrupted(synthesizer.account, again, between=between)
+            raise click.Abort(f"interrupted: {lines.holding(released, planned)}. {told}") from None
     most = synthesizer.plan.settings.max_tokens
     cut = [one.label for one in demonstrations if not one.finished and one.token_count < most]
     if cut:
@@ -253,19 +251,14 @@ def _check_no_other_run(account: Account) -> None:
     )
 
 
-def _interrupted(there: str, account: Account | None, again: str, *, between: bool) -> str:
-    """What there is after Ctrl-C, what is spent, and how to resume; `between` two texts nothing is lost."""
+def _interrupted(account: Account | None, again: str, *, between: bool) -> str:
+    """What is spent after Ctrl-C, and how to resume; `between` two texts nothing is lost."""
     if account is None or not account.durable:
-        return (
-            f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
-        )
+        return "This run cannot be resumed, and its budget is gone; --ledger keeps both"
     others = "the others, within what is reserved"
     if not between:
         others = "the others; the text that was being written lost its draw: it may end early or be missing"
-    return (
-        f"interrupted: {there}. The same command with {again} makes {others}; labels that have not begun "
-        "reserve theirs then"
-    )
+    return f"The same command with {again} makes {others}; labels that have not begun reserve theirs then"
 
 
 # ---- lines -----------------------------------------------------------------------------------------------

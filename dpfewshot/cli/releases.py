@@ -238,7 +238,7 @@ def _release(
 ) -> Iterator[tuple[Records, LogprobBackend, dict[str, Any]]]:
     """Check what needs no model, then give the records, the model and the other arguments of a release.
 
-    A release is charged after its last step alone (`releases.project.charged`): Ctrl-C says so.
+    A release is charged after its last step alone (`releases.scoring.charged`): Ctrl-C says so.
     """
     tell, done = stages(), False
 
