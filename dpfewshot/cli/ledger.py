@@ -209,9 +209,8 @@ def change_budget(*, project: Project, as_json: bool) -> None:
         budget, spent = account.budget, account.spent
         if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
             warn(
-                f"the account of {account.dataset!r} is overdrawn: epsilon={spent.epsilon}, "
-                f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
-                "plan fits"
+                f"the account of {account.dataset!r} is overdrawn: {_exactly(asdict(spent))} is spent of "
+                f"{_exactly(asdict(budget))}; no further plan fits"
             )
         _print_summary(account, as_json=as_json)
 
@@ -234,8 +233,8 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": account.plans_left}))
         return
     click.echo(
-        f"{on_one_line(str(account.dataset))}: budget {_in_words(summary['budget'])}, "
-        f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
+        f"{on_one_line(str(account.dataset))}: budget {_exactly(summary['budget'])}, "
+        f"spent {_exactly(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
     strata = summary["strata"]
@@ -274,8 +273,8 @@ def _holds_for(account: Account) -> str:
     return f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit"
 
 
-def _in_words(amount: dict[str, float]) -> str:
-    return f"epsilon={amount['epsilon']} delta={amount['delta']}"
+def _exactly(amount: Mapping[str, float]) -> str:
+    return f"epsilon={amount_text(amount['epsilon'])} delta={amount_text(amount['delta'])}"
 
 
 # ---- demonstrations --------------------------------------------------------------------------------------
@@ -367,7 +366,3 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
     if found["without_ledger"]:
         yield f"  {found['without_ledger']} generated without a ledger: nobody counted what they cost"
     yield LIMITS
-
-
-def _exactly(amount: Mapping[str, float]) -> str:
-    return f"epsilon={amount_text(amount['epsilon'])} delta={amount_text(amount['delta'])}"

@@ -514,7 +514,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
     assert "(of those with other records the largest counts, not the sum)" in told["verify"]
     assert told["ledger show"].startswith(
-        "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
+        "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
     )
     assert all(Path(name).exists() for name in ("budget.db", "chosen.jsonl", "report.html"))
     status, _, err = made("generate")  # a second plan does not fit the account
