@@ -8,13 +8,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import click
 
 from dpfewshot import __version__
-from dpfewshot.cli.printing import in_options
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 
 BAD_INPUT: Final = 2
@@ -55,29 +53,10 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"dpfewshot.cli.{_COMMANDS[name]}"), name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named; one that is misspelt is refused with the one that is meant."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            for close in get_close_matches(args[0], _COMMANDS, n=1):
-                raise click.UsageError(f"{error.message} Did you mean {close!r}?", ctx) from None
-            raise
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Its errors name its own options."""
-        try:
-            return super().invoke(ctx)
-        except DPFewShotError as error:
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            error.args = (in_options(str(error), command),)
-            raise
-
 
 @click.group(
     cls=LazyGroup,
+    commands=dict.fromkeys(_COMMANDS),  # names, of which click proposes one for a misspelt one
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="dpfewshot")

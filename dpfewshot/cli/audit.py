@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import Model, open_backend
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
-from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import rounded_up_text
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CONFIDENTIAL: Final = (
     "CONFIDENTIAL: computed from private records, outside every budget. Keep it on the trusted side."
 )
+
+
+_SHOWN: Final = {"demonstrations": "demonstrations"}
 
 
 def _takes(*wanted: type | str, **further: Any) -> Decorator:
@@ -54,7 +57,6 @@ def audit() -> None:
 
 
 @audit.command()
-@from_project_file()
 @_takes(
     *(Data, Model, Budget, PlanOptions, "plays", "beta", "texts_only"),
     required=("task", "records", "epsilon"),
@@ -74,15 +76,14 @@ def canary(*, project: Project, as_json: bool) -> None:
     """
     from dpfewshot.audit import canary_game
 
-    synthesizer, audit = project.synthesizer(), project.audit
-    stages()(f"playing {audit.plays} games with canaries, and {audit.plays} without")
-    found = canary_game(synthesizer, plays=audit.plays, beta=audit.beta, texts_only=audit.texts_only)
+    synthesizer, plays = project.synthesizer(), project.plays
+    stages()(f"playing {plays} games with canaries, and {plays} without")
+    found = canary_game(synthesizer, plays=plays, beta=project.beta, texts_only=project.texts_only)
     conclude(found, project, as_json=as_json)
 
 
 @audit.command()
-@from_project_file(demonstrations="demonstrations")
-@_takes("task", "records", *COLUMNS, "baseline", required=("records",))
+@_takes("task", "records", *COLUMNS, "baseline", required=("records",), files=_SHOWN)
 @click.option("--demonstrations", required=True, help="The released .jsonl of generate --output.")
 @click.option("--held-out", help="Unused records, with the same columns.")
 def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json: bool) -> None:
@@ -98,7 +99,7 @@ def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json
     from dpfewshot.audit import leak_check
     from dpfewshot.audit.leak import copies
 
-    baseline, records = project.audit.baseline, project.data.read()
+    baseline, records = project.baseline, project.data.read()
     if project.data.task and project.task.example and copies(project.task.example, records):
         warn("the task's example has the words of a record, and every prompt has the example: make one up")
     finding = leak_check(
@@ -111,7 +112,6 @@ def leak(*, project: Project, demonstrations: str, held_out: str | None, as_json
 
 
 @audit.command()
-@from_project_file()
 @_takes("task", "records", "text", "label_column", Model, required=("task", "records"))
 @click.option("--held-out", required=True, help="Other records, drawn like those of --records.")
 @click.option(
@@ -142,8 +142,7 @@ def membership(*, project: Project, held_out: str, demonstrations: str | None, a
 
 
 @audit.command()
-@from_project_file(demonstrations="demonstrations")
-@_takes("task", "text", "label_column", Model, "items", required=("task",))
+@_takes("task", "text", "label_column", Model, "items", required=("task",), files=_SHOWN)
 @click.option("--demonstrations", required=True, help="From generate --output, in prompt order.")
 @click.option("--test", required=True, help="Labelled texts, in the format of records.")
 def influence(*, project: Project, demonstrations: str, test: str, as_json: bool) -> None:
@@ -155,7 +154,7 @@ def influence(*, project: Project, demonstrations: str, test: str, as_json: bool
     """
     from dpfewshot.audit.influence import influence_finding, influences
 
-    asked = [record.text for record in project.data.read(test)[: project.audit.items]]
+    asked = [record.text for record in project.data.read(test)[: project.items]]
     shown = Demonstrations.from_jsonl(demonstrations)
     backend = open_backend(project.model)
     stages()("measuring influences")

@@ -15,10 +15,10 @@ import click
 from dpfewshot import __version__
 from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages
-from dpfewshot.cli.project import Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
 from dpfewshot.values import Demonstration, PrivacyBudget, delta_text, epsilon_text
 
@@ -41,7 +41,6 @@ class Check:
 
 
 @click.command()
-@from_project_file()
 @takes(Model)
 @quiet_option
 @json_option
@@ -200,7 +199,7 @@ Next steps:
 
 
 @click.command()
-@takes("epsilon", "model", epsilon={"default": 4.0})
+@takes("epsilon", "model", from_file=False, epsilon={"default": 4.0})
 @quiet_option
 @json_option
 def demo(*, project: Project, as_json: bool) -> None:

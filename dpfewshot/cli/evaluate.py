@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dpfewshot.cli.models import LLAMA_CPP, Model
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
-from dpfewshot.cli.project import COLUMNS, MECHANISM_NAMES, Evaluating, Project, finite_or_inf, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import COLUMNS, MECHANISM_NAMES, Project, finite_or_inf
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.runtime import progress_bar
 from dpfewshot.values import PrivacyBudget
@@ -26,9 +26,9 @@ REPETITIONS: Final = 3
 
 
 @click.command()
-@from_project_file()
 @takes(
-    *("task", "records", *COLUMNS, Model, "prompts_per_draw", "max_tokens", Evaluating, "output"),
+    *("task", "records", *COLUMNS, Model, "prompts_per_draw", "max_tokens"),
+    *("user_model", "public_data", "output"),
     required=("task", "records"),
     output={"help": "A .jsonl file for results; a later run resumes from it."},
 )
@@ -80,8 +80,8 @@ def evaluate(
     from dpfewshot.evaluation import Results, summarise
     from dpfewshot.evaluation import evaluate as carry_out
 
-    confidential = not project.evaluate.public_data
-    if project.evaluate.user_model is not None and project.model.backend != LLAMA_CPP:
+    confidential = not project.public_data
+    if project.user_model is not None and project.model.backend != LLAMA_CPP:
         raise InvalidPlan("user_model needs --backend llama-cpp")
     for epsilon in epsilons:
         PrivacyBudget(1.0 if math.isinf(epsilon) else epsilon, 0.5)  # checks the range
@@ -118,8 +118,8 @@ def _experiment(project: Project, test: str, *, most_shots: int, confidential: b
     context = 256 * (2 + most_shots // 2)  # for few-shot prompts, which are longer than those that generate
     writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
     user, user_name = None, None
-    if project.evaluate.user_model is not None:
-        other = replace(model, model=project.evaluate.user_model, kept_prompts=30)
+    if project.user_model is not None:
+        other = replace(model, model=project.user_model, kept_prompts=30)
         user = replace(project, model=other).open_model(prompts=None, context_tokens=context)
         user_name = other.name
     return Experiment(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 from collections import Counter
@@ -19,13 +18,14 @@ import click
 
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
-from dpfewshot.cli.models import Model, Workers, workers_of
+from dpfewshot.cli.models import Model, workers_of
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import Demonstration, amount_text, counted, on_one_line, plural, unit_noun
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
 
 
 @click.command()
-@from_project_file(output="demonstrations")
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, Workers, "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, "workers", "ray", "output"),
     required=("task", "records", "epsilon"),
+    files={"demonstrations": "output"},
     output={"help": "A .jsonl file to append to. Default: standard output."},
 )
 @click.option(
@@ -68,22 +68,25 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
     if resume == "":
         raise click.UsageError("--resume '' names no run: name one, or leave the name out")
-    if resume is not None and ledger is None:
+    run: bool | str = resume is not None and (resume == NEWEST or resume)
+    if run and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
-    there = output is not None and Path(output).is_file() and Path(output).stat().st_size > 0
-    project.account.check_counts(str(output), there=there)
+    there = _lines_of(output).total()
+    project.account.check_counts(str(output), there=there > 0)
     with (
-        _naming_resume(project.account) if resume is None and ledger is not None else nullcontext(),
+        nullcontext() if run or ledger is None else _naming_resume(project.account),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
-        workers_of(project.model, project.generate, prompts=prompts, ledger=ledger) as work,
-        project.synthesizer(resuming=resume is not None) as synthesizer,
+        workers_of(
+            project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
+        ) as work,
+        project.synthesizer(resuming=bool(run)) as synthesizer,
     ):
-        _tell_plan(project, synthesizer, resuming=resume is not None)
-        if synthesizer.unfinished and resume is None:
+        _tell_plan(project, synthesizer, resuming=bool(run))
+        if synthesizer.unfinished and not run:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
-        if lines.there and resume is None:
-            warn(f"{output} has {counted(lines.there, 'line')} already: this run's are appended")
-        demonstrations = _release(synthesizer, lines, work, resume=resume)
+        if there and not run:
+            warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
+        demonstrations = _release(synthesizer, lines, work, resume=run)
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
     with suppress(LedgerError):  # nothing that is paid for is lost
@@ -103,7 +106,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     tell = stages()
     if sys.stderr.isatty():
         tell("measuring the model's speed")
-        synthesizer.probe(project.plan.probe_seconds)
+        synthesizer.probe(project.probe_seconds)
     tell(describe(synthesizer.plan, project.data.unit))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
@@ -143,13 +146,13 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
 
 
 def _release(
-    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: str | None
+    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: bool | str
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
-    verb = "generating" if resume is None else "resuming"
-    if resume is not None and not synthesizer.has_run("" if resume == NEWEST else resume):
-        if resume == NEWEST and synthesizer.account is not None:
+    verb = "resuming" if resume else "generating"
+    if resume and not synthesizer.has_run("" if resume is True else resume):
+        if resume is True and synthesizer.account is not None:
             _check_no_other_run(synthesizer.account)
         tell("this account has no such run with these settings: a new one begins, and is paid for")
         verb = "generating"
@@ -164,7 +167,7 @@ def _release(
         def on_demonstration(one: Demonstration) -> None:
             nonlocal released, between
             released += 1
-            lines.write(one, again=resume is not None)
+            lines.write(one, again=bool(resume))
             if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
                 click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
             if not sys.stderr.isatty():  # which has a bar
@@ -175,15 +178,12 @@ def _release(
 
         try:
             demonstrations = synthesizer.generate_all(
-                on_demonstration=on_demonstration,
-                resume=False if resume is None else resume == NEWEST or resume,
-                **work,
+                on_demonstration=on_demonstration, resume=resume, **work
             )
         except KeyboardInterrupt:
-            there = lines.holding(released, planned)
-            again = f"--resume {resume}" if resume not in (None, NEWEST) else "--resume"
-            told = _interrupted(there, synthesizer.account, again, between=between)
-            raise click.Abort(told) from None
+            again = f"--resume {resume}" if isinstance(resume, str) else "--resume"
+            told = _interrupted(synthesizer.account, again, between=between)
+            raise click.Abort(f"interrupted: {lines.holding(released, planned)}. {told}") from None
     most = synthesizer.plan.settings.max_tokens
     cut = [one.label for one in demonstrations if not one.finished and one.token_count < most]
     if cut:
@@ -251,19 +251,14 @@ def _check_no_other_run(account: Account) -> None:
     )
 
 
-def _interrupted(there: str, account: Account | None, again: str, *, between: bool) -> str:
-    """What there is after Ctrl-C, what is spent, and how to resume; `between` two texts nothing is lost."""
+def _interrupted(account: Account | None, again: str, *, between: bool) -> str:
+    """What is spent after Ctrl-C, and how to resume; `between` two texts nothing is lost."""
     if account is None or not account.durable:
-        return (
-            f"interrupted: {there}. This run cannot be resumed, and its budget is gone; --ledger keeps both"
-        )
+        return "This run cannot be resumed, and its budget is gone; --ledger keeps both"
     others = "the others, within what is reserved"
     if not between:
         others = "the others; the text that was being written lost its draw: it may end early or be missing"
-    return (
-        f"interrupted: {there}. The same command with {again} makes {others}; labels that have not begun "
-        "reserve theirs then"
-    )
+    return f"The same command with {again} makes {others}; labels that have not begun reserve theirs then"
 
 
 # ---- lines -----------------------------------------------------------------------------------------------
@@ -276,22 +271,13 @@ class _Lines:
         self.output = output
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
-        self._is_regular = False
         self._told: Counter[bytes] = Counter()  # lines of this run
-        self._is_new = False
-        self.there = 0
-        """The lines of the file before this run."""
+        self._is_new = output is not None and not os.path.lexists(output)
 
     def __enter__(self) -> Self:
         if self.output is not None:
-            self._is_new = not os.path.lexists(self.output)
-            try:
-                self._file = Path(self.output).open("ab+", buffering=0)
-            except OSError as error:
-                raise DPFewShotError(f"cannot write {self.output}: {error.strerror}") from None
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                self._is_regular = True
-                self.there = self._lines().total()
+            with write_errors(self.output):
+                self._file = Path(self.output).open("ab", buffering=0)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -308,12 +294,13 @@ class _Lines:
         line = json_line(demonstration)
         encoded = line.encode(errors="replace")
         self._told[encoded] += 1
-        if self._held or (again and self._lines()[encoded] >= self._told[encoded]):
+        there = _lines_of(self.output) if again else Counter()  # another process may have written more
+        if self._held or there[encoded] >= self._told[encoded]:
             return
-        if self._file is None:
+        if self._file is None or self.output is None:
             click.echo(line, nl=False)
             return
-        data = _missing_end(self._file.fileno()) + encoded
+        data = _missing_end(self.output) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
             whole, reason = self._file.write(data) == len(data), "the disk is full"
@@ -327,12 +314,6 @@ class _Lines:
                 f"cannot write {self.output}: {reason}; the last line went to standard output"
             )
 
-    def _lines(self) -> Counter[bytes]:
-        """The lines of the file as it is now: the process that had the run before may have written more."""
-        if not self._is_regular or self.output is None:
-            return Counter()
-        return Counter(Path(self.output).read_bytes().splitlines(keepends=True))
-
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""
         if not released:
@@ -343,9 +324,18 @@ class _Lines:
         return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
 
 
-def _missing_end(file: int) -> bytes:
+def _lines_of(path: str | None) -> Counter[bytes]:
+    """The lines of a file, if there is one, as it is now."""
+    if path is None or not Path(path).is_file():
+        return Counter()
+    with write_errors(path):
+        return Counter(Path(path).read_bytes().splitlines(keepends=True))
+
+
+def _missing_end(path: str) -> bytes:
     """The line end that a file lacks, so that a truncated line stays a line of its own."""
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+    if not Path(path).is_file() or not Path(path).stat().st_size:
         return b""
-    return b"" if os.pread(file, 1, status.st_size - 1) == b"\n" else b"\n"
+    with Path(path).open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read() == b"\n" else b"\n"

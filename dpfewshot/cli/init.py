@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,11 @@ import click
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.project import Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, plural, unit_noun
+from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -182,27 +183,43 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if as_json:
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
-    whose = f"all records of one {unit} are protected together" if unit else "each record is protected alone"
-    words = f"at most about {project.settings.max_tokens * 3 // 4} words"
-    written = f"{counted(project.settings.shots, 'text')} of {words} for each label"
-    sure, unlikely = (percent_text(believed(prior, given["epsilon"])) for prior in (0.5, 0.01))
-    odds = (
-        f"who was 50 % sure that a given {noun} is there becomes at most {sure} sure, and who was 1 % sure "
-        f"{unlikely}"
-    )
     is_there = _fetched(given["model"], yes=yes)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
-        f"text: {given['text']}, label: {given['label_column']}, {whose}",
-        _public(labels),
-        *([_one_label_each(noun)] if unit and not sys.stderr.isatty() else []),  # else a warning may say it
-        f"the model is told: {project.task.instruction}",
-        f"epsilon {given['epsilon']:g} for all texts together: {odds}, but for a chance of at most 1e-5",
-        f"{written}: generate spends all of epsilon, so change their number and length before it",
+        *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
+
+
+def _in_words(project: Project) -> Iterator[str]:
+    from dpfewshot.planning.plan import believed
+
+    data, epsilon, task, noun = (
+        project.data,
+        project.budget.epsilon,
+        project.task,
+        unit_noun(project.data.unit),
+    )
+    whose = "each record is protected alone"
+    if data.unit:
+        whose = (
+            f"all records of one {data.unit} are protected together; each {noun} counts once, for the label "
+            "of most of its records (of equals, the first in the alphabet), and its others write nothing"
+        )
+    yield f"text: {data.text}, label: {data.label_column}, {whose}"
+    yield _public(task.labels or ())
+    yield f"the model is told: {task.instruction}"
+    sure, unlikely = (percent_text(believed(prior, epsilon)) for prior in (0.5, 0.01))
+    yield (
+        f"epsilon {epsilon:g} for all texts together: who was 50 % sure that a given {noun} is there becomes "
+        f"at most {sure} sure, and who was 1 % sure {unlikely}, but for a chance of at most 1e-5"
+    )
+    yield (
+        f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
+        "words for each label: generate spends all of epsilon, so change their number and length before it"
+    )
 
 
 def _answer(
@@ -323,29 +340,11 @@ def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
             f"no two records have the same {given['unit']}, so it protects one record: if a person has "
             "several, name the column of the person with --unit"
         )
-    _warn_of_several_labels(records, unit_noun(given["unit"]))
     if 2 * sum(map(_reads_like_a_text, records)) < len(records):
         warn(
             f"most values of {given['text']} are not texts: single words, numbers or dates. If the texts are "
             "in another column, name it with --text"
         )
-
-
-def _warn_of_several_labels(records: Records, noun: str) -> None:
-    """Warn of units with several labels, which count for one alone."""
-    from dpfewshot.records.units import units_by_label
-
-    having = Counter(label for _, label in {(one.unit, one.label) for one in records if one.unit is not None})
-    several = having.total() > len({one.unit for one in records if one.unit is not None})
-    if not several:
-        return
-    counting = {label: len(units) for label, units in units_by_label(records).items()}
-    kept = "; ".join(
-        f"{on_one_line(label)} keeps {counting.get(label, 0)} of its {counted(number, noun)}"
-        for label, number in sorted(having.items())
-        if counting.get(label, 0) < number
-    )
-    warn(f"a {noun} counts for one label alone, that of most of its records: {kept}")
 
 
 def _reads_like_a_text(record: Record) -> bool:
@@ -392,16 +391,7 @@ def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
         given["unit"] = click.prompt(_WHOM, given["unit"], type=_one_of(*free, NONE), err=True)
 
 
-def _one_label_each(noun: str) -> str:
-    """What becomes of units that have records of several labels (`records.units.units_by_label`)."""
-    return (
-        f"each {noun} counts once, for the label of most of its records (of equals, the first in the "
-        f"alphabet), and its others write nothing: so a label may have fewer {plural(noun)} than "
-        "have records of it"
-    )
-
-
-def _public(labels: list[str]) -> str:
+def _public(labels: Sequence[str]) -> str:
     return f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
 
 

@@ -13,15 +13,14 @@ import click
 
 from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.scopes import scope_text
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, json_option, warn
-from dpfewshot.cli.project import Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import Project
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
-    from dpfewshot.audit.certified import CheckedDemonstrations
 
 _LARGEST: Final = " (of those with other records the largest counts, not the sum)"
 
@@ -31,10 +30,10 @@ LIMITS: Final = (
 )
 
 
-def _takes(*wanted: str, **changed: Mapping[str, Any]) -> Decorator:
+def _takes(*wanted: str, **further: Any) -> Decorator:
     """Give a command an account and further options, of which budgets must be given."""
     required = {"ledger", "account", "epsilon", "delta"}
-    return takes("ledger", "account", *wanted, required=required, **changed)
+    return takes("ledger", "account", *wanted, required=required, **further)
 
 
 _DELTA: Final = {"help": "Delta of the budget."}
@@ -55,6 +54,7 @@ def ledger() -> None:
     "epsilon",
     "delta",
     "unit",
+    from_file=False,
     delta=_DELTA,
     unit={"help": "The column that names whom a record belongs to, in every plan. Default: one record."},
 )
@@ -93,7 +93,6 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def show(*, project: Project, as_json: bool) -> None:
@@ -112,7 +111,6 @@ def show(*, project: Project, as_json: bool) -> None:
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def history(*, project: Project, as_json: bool) -> None:
@@ -142,14 +140,13 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
     yield f"entry {row['entry']}" if row["entry"] else ""
     yield scope_text(row["scope"]) if row["scope"] else ""
     if row["epsilon"] is not None:
-        yield f"epsilon={amount_text(row['epsilon'])} delta={amount_text(row['delta'])}"
+        yield _exactly(row)
     yield f"renyi={amount_text(row['renyi'])}" if "renyi" in row else ""
     with suppress(ValueError):  # most events grant none
         yield f"draws left: {draws_in(row['details']).left}"
 
 
 @ledger.command("verify")
-@from_project_file()
 @_takes()
 @click.option("--head", help="A chain tip noted earlier: the history must contain this hash.")
 @json_option
@@ -181,7 +178,6 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
 
 @ledger.command()
-@from_project_file()
 @_takes()
 @json_option
 def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
@@ -199,8 +195,7 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
 
 @ledger.command("change-budget")
-@from_project_file(own=("epsilon", "delta"))
-@_takes("epsilon", "delta", delta=_DELTA)
+@_takes("epsilon", "delta", own=("epsilon", "delta"), delta=_DELTA)
 @json_option
 def change_budget(*, project: Project, as_json: bool) -> None:
     """Replace an account's budget, which its history records. A larger one weakens the promise.
@@ -214,9 +209,8 @@ def change_budget(*, project: Project, as_json: bool) -> None:
         budget, spent = account.budget, account.spent
         if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
             warn(
-                f"the account of {account.dataset!r} is overdrawn: epsilon={spent.epsilon}, "
-                f"delta={spent.delta} is spent of epsilon={budget.epsilon}, delta={budget.delta}; no further "
-                "plan fits"
+                f"the account of {account.dataset!r} is overdrawn: {_exactly(asdict(spent))} is spent of "
+                f"{_exactly(asdict(budget))}; no further plan fits"
             )
         _print_summary(account, as_json=as_json)
 
@@ -239,8 +233,8 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": account.plans_left}))
         return
     click.echo(
-        f"{on_one_line(str(account.dataset))}: budget {_in_words(summary['budget'])}, "
-        f"spent {_in_words(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
+        f"{on_one_line(str(account.dataset))}: budget {_exactly(summary['budget'])}, "
+        f"spent {_exactly(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
     )
     strata = summary["strata"]
@@ -279,18 +273,17 @@ def _holds_for(account: Account) -> str:
     return f"relation {account.relation}, each {on_one_line(account.unit or 'record')} is one unit"
 
 
-def _in_words(amount: dict[str, float]) -> str:
-    return f"epsilon={amount['epsilon']} delta={amount['delta']}"
+def _exactly(amount: Mapping[str, float]) -> str:
+    return f"epsilon={amount_text(amount['epsilon'])} delta={amount_text(amount['delta'])}"
 
 
 # ---- demonstrations --------------------------------------------------------------------------------------
 
 
 @click.command()
-@from_project_file(demonstrations="demonstrations")
 @click.argument("file", required=False)
 @click.option("--demonstrations", help="The same as FILE.")
-@takes("ledger", required=("ledger",))
+@takes("ledger", required=("ledger",), files={"demonstrations": "demonstrations"})
 @json_option
 def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
@@ -319,66 +312,57 @@ def verify(*, file: str | None, demonstrations: str | None, project: Project, as
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         checked = check_certificates(lines.values(), opened, lines)
-        accounts = {one.dataset: opened.account(one.dataset) for one in checked.accounts}
-        holds_for = {name: _holds_for(account) for name, account in accounts.items()}
+        document: dict[str, Any] = {"file": file, "verified": checked.verified, **asdict(checked)}
+        for account in document["accounts"]:
+            account["holds_for"] = _holds_for(opened.account(account["dataset"]))
     labels: dict[str | None, set[str]] = {}
     for one in lines.values():
         reservation = None if one.certificate is None else one.certificate.reservation
         labels.setdefault(reservation, set()).add(one.label)
+    for entry in document["entries"]:
+        entry["labels"] = sorted(labels[entry["reservation"]])
     if as_json:
-        document: dict[str, Any] = {"file": file, "verified": checked.verified, **asdict(checked)}
-        for entry in document["entries"]:
-            entry["labels"] = sorted(labels[entry["reservation"]])
-        for account in document["accounts"]:
-            account["holds_for"] = holds_for[account["dataset"]]
         click.echo(json.dumps({**document, "does_not_show": LIMITS}))
     else:
-        click.echo("\n".join(_verdict(file, checked, labels, holds_for)))
+        click.echo("\n".join(_verdict(document)))
     if not checked.verified:
         raise click.exceptions.Exit(FAILED)
 
 
-def _verdict(
-    file: str,
-    checked: CheckedDemonstrations,
-    labels: Mapping[str | None, set[str]],
-    holds_for: Mapping[str, str],
-) -> Iterator[str]:
-    """The result in lines, the verdict first; `labels` by reservation, and what each account holds for."""
+def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
+    """The document of `verify --json` in lines, the verdict first."""
     yield (
-        f"{on_one_line(file)}: {'verified' if checked.verified else 'NOT VERIFIED'}, "
-        f"{counted(checked.demonstrations, 'demonstration')}"
+        f"{on_one_line(found['file'])}: {'verified' if found['verified'] else 'NOT VERIFIED'}, "
+        f"{counted(found['demonstrations'], 'demonstration')}"
     )
     shown = None  # what wrote one entry's lines mostly wrote the next one's
-    for entry in checked.entries:
-        lines = counted(entry.demonstrations, "demonstration")
-        of_labels = ", ".join(map(on_one_line, sorted(labels[entry.reservation])))
-        if entry.cost is None:
-            named = on_one_line(f"reservation {entry.reservation} of {entry.dataset}")
+    for entry in found["entries"]:
+        lines, dataset = counted(entry["demonstrations"], "demonstration"), on_one_line(entry["dataset"])
+        of_labels = ", ".join(map(on_one_line, entry["labels"]))
+        if entry["cost"] is None:
+            named = on_one_line(f"reservation {entry['reservation']} of {dataset}")
             yield f"  {named}: {lines} of {of_labels}, not in the ledger"
         else:
-            cost = f"epsilon={amount_text(entry.cost.epsilon)} delta={amount_text(entry.cost.delta)}"
             yield (
-                f"  entry {entry.entry} of {on_one_line(entry.dataset)}: {lines} of {of_labels}, "
-                f"{entry.state}, {cost}{', disagrees' if entry.problems else ''}"
+                f"  entry {entry['entry']} of {dataset}: {lines} of {of_labels}, {entry['state']}, "
+                f"{_exactly(entry['cost'])}{', disagrees' if entry['problems'] else ''}"
             )
-            if entry.provenance != shown:
-                shown = entry.provenance
-                for name, told in asdict(entry.provenance).items():
+            if entry["provenance"] != shown:
+                shown = entry["provenance"]
+                for name, told in shown.items():
                     yield f"    {name}: {on_one_line(told or 'unknown')}"
-        yield from (f"    {on_one_line(problem)}" for problem in entry.problems)
-    for account in checked.accounts:
-        spent = account.together
-        costs = [one.cost for one in checked.entries if one.dataset == account.dataset and one.cost]
-        largest = spent.epsilon < sum(one.epsilon for one in costs)
+        yield from (f"    {on_one_line(problem)}" for problem in entry["problems"])
+    for account in found["accounts"]:
+        spent, dataset = account["together"], account["dataset"]
+        costs = [one["cost"] for one in found["entries"] if one["dataset"] == dataset and one["cost"]]
+        largest = spent["epsilon"] < sum(one["epsilon"] for one in costs)
         yield (
-            f"  account {on_one_line(account.dataset)}: {holds_for[account.dataset]}; these entries together "
-            f"cost epsilon={amount_text(spent.epsilon)} delta={amount_text(spent.delta)}"
-            f"{_LARGEST if largest else ''}, chain tip {account.chain_tip}"
+            f"  account {on_one_line(dataset)}: {account['holds_for']}; these entries together cost "
+            f"{_exactly(spent)}{_LARGEST if largest else ''}, chain tip {account['chain_tip']}"
         )
-        yield from (f"    {on_one_line(problem)}" for problem in account.problems)
-    if checked.without_certificate:
-        yield f"  {checked.without_certificate} without a certificate: from a baseline, or removed"
-    if checked.without_ledger:
-        yield f"  {checked.without_ledger} generated without a ledger: nobody counted what they cost"
+        yield from (f"    {on_one_line(problem)}" for problem in account["problems"])
+    if found["without_certificate"]:
+        yield f"  {found['without_certificate']} without a certificate: from a baseline, or removed"
+    if found["without_ledger"]:
+        yield f"  {found['without_ledger']} generated without a ledger: nobody counted what they cost"
     yield LIMITS

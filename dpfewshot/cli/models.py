@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from dpfewshot.backends.downloads import DOWNLOADS, downloaded, fetch
 from dpfewshot.backends.machine import usable_processors
 from dpfewshot.cli.printing import json_option, stages
 from dpfewshot.errors import BackendError
+from dpfewshot.values import check_whole
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
@@ -40,13 +42,17 @@ _SERVERS_ARE_SLOW: Final = (
 )
 
 
-def setting(default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), **further: Any) -> Any:
+def setting(
+    default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), section: str = "", **further: Any
+) -> Any:
     """Return a dataclass's field that a project file and `--set` set; with a text for --help, an option, too.
 
-    The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do.
+    The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do;
+    `section` is that of the project file where the dataclass is not one.
     docs/how-to/project-file.md says what each setting is.
     """
-    return field(default=default, metadata={"text": text, "flags": flags, "of": of, "click": further})
+    metadata = {"text": text, "flags": flags, "of": of, "section": section, "click": further}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Model:
         "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
         "packaged SmolLM2-135M; others: a name or folder.",
     )
-    base_url: tuple[str, ...] = setting((), of=[OPENAI], multiple=True)
+    base_url: tuple[str, ...] = setting((), of=[OPENAI])
     api_key_env: str | None = setting(None, of=[OPENAI])
     dialect: str | None = setting(None, of=[OPENAI])
     allow_truncated: bool | None = setting(None, of=[OPENAI])
@@ -150,23 +156,16 @@ LOCAL_RAY: Final = "local"
 """The value of `ray` for a cluster that is started here."""
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Who generates several labels at a time: so many processes of this host, or a Ray cluster."""
-
-    workers: int | None = setting(None, type=click.IntRange(min=1))
-    ray: str | None = setting(None)
-
-
 @contextmanager
 def workers_of(
-    model: Model, wanted: Workers, *, prompts: int | None, ledger: str | None
+    model: Model, *, workers: int | None, ray: str | None = None, prompts: int | None, ledger: str | None
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Synthesizer.generate_all` for the workers that are wanted."""
-    ray, workers = wanted.ray, wanted.workers
+    """The arguments of `Synthesizer.generate_all` for so many processes of this host, or a Ray cluster."""
     if ray is None and workers is None:
         yield {}
         return
+    if workers is not None:
+        check_whole("workers", workers)
     if ray is not None and workers is not None:
         raise click.UsageError("ray and workers exclude each other")
     if ledger is None:
@@ -182,24 +181,16 @@ def workers_of(
         return
     if workers is not None and model.backend == LLAMA_CPP and model.threads is None:
         model = replace(model, threads=max(1, usable_processors() // workers))
-    with _executor(ray, workers) as executor:
-        yield {"executor": executor, "worker_backend": partial(open_backend, model, prompts=prompts)}
-
-
-def _executor(ray: str | None, workers: int | None) -> Any:
+    executor: Any
     if ray is not None:
         from dpfewshot.generation.ray_executor import RayExecutor
 
-        return RayExecutor(None if ray == LOCAL_RAY else ray)
-    import multiprocessing
-
-    # Ctrl-C in a terminal reaches all processes; workers end after their draw, as the caller tells them.
-    return ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+        executor = RayExecutor(None if ray == LOCAL_RAY else ray)
+    else:  # Ctrl-C on a terminal reaches all processes; workers end after their draw, when the caller says so
+        initializer, spawn = partial(signal.signal, signal.SIGINT, signal.SIG_IGN), get_context("spawn")
+        executor = ProcessPoolExecutor(workers, mp_context=spawn, initializer=initializer)
+    with executor:
+        yield {"executor": executor, "worker_backend": partial(open_backend, model, prompts=prompts)}
 
 
 @click.group(invoke_without_command=True)

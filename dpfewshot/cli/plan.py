@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
 from dpfewshot.cli.project import (
     WORD_HISTOGRAM,
@@ -20,11 +21,8 @@ from dpfewshot.cli.project import (
     Budget,
     Data,
     PlanOptions,
-    Probe,
     Project,
-    takes,
 )
-from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
     Relation,
@@ -47,8 +45,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@from_project_file()
-@takes(Data, Model, Budget, PlanOptions, AccountName, Probe, required=("task", "records", "epsilon"))
+@takes(
+    *(Data, Model, Budget, PlanOptions, AccountName, "probe_seconds"),
+    required=("task", "records", "epsilon"),
+)
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @quiet_option
 @json_option
@@ -67,7 +67,7 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
     # the account is looked at below, and may have nothing left
     synthesizer = replace(project, account=AccountName()).synthesizer(described=in_words)
     stages()("measuring the model's speed")
-    measured = synthesizer.probe(project.plan.probe_seconds)
+    measured = synthesizer.probe(project.probe_seconds)
     if as_json:
         click.echo(json.dumps(measured.as_dict()))
         return

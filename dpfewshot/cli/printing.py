@@ -18,22 +18,13 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FAILED: Final = 1
 """The exit status of a failed audit or verification."""
 
-_QUIET: Final = "dpfewshot.quiet"
-
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-def _remember(context: click.Context, _: click.Parameter, quiet: bool) -> None:
-    context.meta[_QUIET] = quiet
-
-
 quiet_option: Decorator = click.option(
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=_remember,
-    help="Print no stages on standard error, only warnings and errors.",
+    "--quiet", is_flag=True, help="Print no stages on standard error, only warnings and errors."
 )
+"""For a command with `cli.options.takes`, which leaves the value to `stages`."""
 
 
 def stages() -> Callable[[str], None]:
@@ -43,7 +34,7 @@ def stages() -> Callable[[str], None]:
     duration: that depends on how many records were drawn.
     """
     context = click.get_current_context(silent=True)
-    if context is None or context.meta.get(_QUIET, False):
+    if context is None or context.params.get("quiet"):
         return lambda _: None
     return partial(click.echo, err=True)
 
@@ -91,16 +82,14 @@ _ARGUMENT: Final = re.compile(
 """A word, or an argument with or without its value: `max_tokens`, `text=`, `unit='customer'`."""
 
 
-def in_options(message: str, command: click.Command | None = None) -> str:
+def in_options(message: str) -> str:
     """Write arguments of Python as options or keys of a command: `max_tokens=40` as `--max-tokens 40`.
 
     A key with a value becomes `--set top_k=50`. A word without "=" is an argument only if it has an
-    underscore: "population" and "unit" are words too. What the command, by default the one that runs, does
-    not use stays as it is.
+    underscore: "population" and "unit" are words too. What the running command does not use stays as it is.
     """
     context = click.get_current_context(silent=True)
-    command = command or (context.command if context else None)
-    params = command.params if command else []
+    params = context.command.params if context else []
     options = {one.name: max(one.opts, key=len, default=one.name) for one in params if one.name}
 
     def written(found: re.Match[str]) -> str:

@@ -1,17 +1,16 @@
 """The settings that every command is built from: one value, whose fields are the keys of a project file.
 
-What is given often is an option, too. A command names the settings that it uses (`takes`) and is called with
-a `Project`. The project checks what needs no model before one is loaded.
+What is given often is an option, too. A command names the settings that it uses (`cli.options.takes`) and is
+called with a `Project`. The project checks what needs no model before one is loaded.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -21,8 +20,8 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name
 from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
-from dpfewshot.cli.models import CONTEXT_TOKENS, Model, Workers, open_backend, setting
-from dpfewshot.cli.printing import Decorator, in_options, stages, warn
+from dpfewshot.cli.models import CONTEXT_TOKENS, Model, open_backend, setting
+from dpfewshot.cli.printing import in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.generation.telemetry import Observer
     from dpfewshot.mechanisms import Mechanism
-    from dpfewshot.planning.population import Population
     from dpfewshot.planning.settings import Settings
     from dpfewshot.synthesizer import Synthesizer
 
@@ -72,42 +70,15 @@ _PLANNED: Final = "Default: planned for the least noise."
 
 def finite_or_inf(text: object) -> float:
     """The value of --epsilon: infinity for the word inf alone, and for no number too large for a float."""
-    if text == "inf":
+    if text in {"inf", math.inf}:
         return math.inf
     try:
         number = float(str(text))
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise click.BadParameter(f"{text!r} is neither a finite number nor the word inf for no privacy")
+        raise click.BadParameter(f"{str(text)!r} is neither a finite number nor the word inf for no privacy")
     return number
-
-
-def _columns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | dict[str, str]:
-    """The value of `text`: a column, or each text field's column."""
-    if len(given) < 2:  # noqa: PLR2004 - several are fields
-        return given[0] if given else "text"
-    return {name: column for name, _, column in (entry.partition("=") for entry in given)}
-
-
-def _population(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Population:
-    if len(given) == 1 and given[0].isdecimal():
-        return int(given[0])
-    population: dict[str, int] = {}
-    for entry in given:
-        label, equals, count = entry.rpartition("=")
-        if not equals or not count.isdecimal():
-            raise click.BadParameter(f"must be a number, or LABEL=N of each label, and not {entry!r}")
-        population[label] = int(count)
-    return population or None
-
-
-def _top_k(_: click.Context, __: click.Parameter, text: str | None) -> int | Literal["all"] | None:
-    if text is None or text == "all":
-        return text  # type: ignore[return-value]  # "all"
-    if not text.isdecimal():
-        raise click.BadParameter(f"must be a whole number or 'all', not {text!r}")
-    return int(text)
 
 
 # ---- the sections of a project ---------------------------------------------------------------------------
@@ -121,7 +92,7 @@ class Data:
         "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
     )
     records: str = setting("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.")
-    text: str | Mapping[str, str] = setting("text", default=(), multiple=True, callback=_columns)
+    text: str | Mapping[str, str] = setting("text")  # or each text field's column
     label_column: str = setting("label")
     unit: str | None = setting(None, "The column that names whom a record belongs to (a customer id).")
     mask_identifiers: str | None = setting(None)
@@ -167,11 +138,11 @@ class Budget:
 
     epsilon: float = setting(0.0, "Epsilon; the word inf means no privacy.", type=finite_or_inf)
     delta: float | None = setting(
-        None, "Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given."
+        None,
+        "Default: the smaller of 1e-5 and 1/(100 n); n counts all units, or is the population if given.",
+        type=float,
     )
-    population: Mapping[str, int] | int | None = setting(
-        None, default=(), multiple=True, callback=_population
-    )
+    population: Mapping[str, int] | int | None = setting(None)
 
     def of(self, records: Records | StoredRecords) -> PrivacyBudget | NoPrivacy:
         """The budget, with the default δ for these records (`planning.population.default_delta`)."""
@@ -250,7 +221,9 @@ class PlanOptions:
         (), "A label to generate; repeat it for several. Default: all.", "--label", multiple=True
     )
     shots: int = setting(1, "Demonstrations of each label.")
-    prompts_per_draw: int | None = setting(None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M")
+    prompts_per_draw: int | None = setting(
+        None, f"Prompts of a draw. {_PLANNED}", "--prompts-per-draw", "-M", type=int
+    )
     max_tokens: int = setting(40, "The most tokens of a demonstration.")
     mechanism: str | None = setting(
         None, f"What turns private numbers into a token. {_PLANNED}", type=click.Choice(MECHANISM_NAMES)
@@ -259,7 +232,7 @@ class PlanOptions:
     records_per_prompt: int | None = setting(None)
     tokens_per_draw: int | None = setting(None)
     prompt_token_limit: int = setting(20_000)
-    top_k: int | Literal["all"] | None = setting(None, callback=_top_k)
+    top_k: int | Literal["all"] | None = setting(None)
     clip: float | None = setting(None)
     temperature: float | None = setting(None)
     top_p: float | None = setting(None)
@@ -295,69 +268,6 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What `plan` measures."""
-
-    probe_seconds: float = setting(2.0)
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How `choose` scores, and which candidates there are; `calibrate` has the number of units."""
-
-    scored_units: int = setting(1000)
-    score: str = setting("accuracy", type=click.Choice(["accuracy", "likelihood"]))
-    balanced: bool = setting(False)
-    no_demonstrations: bool = setting(True)
-    instruction_only: bool = setting(False)
-    calibrations: tuple[str, ...] = setting((), multiple=True)
-    proxy_choice: bool = setting(False)
-
-
-@dataclass(frozen=True)
-class Searching:
-    """How `search` goes on from what it chose."""
-
-    rounds: int = setting(2)
-    most_candidates: int = setting(12)
-
-
-@dataclass(frozen=True)
-class Evaluating:
-    """What `evaluate` measures."""
-
-    user_model: str | None = setting(None)
-    public_data: bool = setting(False)
-
-
-@dataclass(frozen=True)
-class Auditing:
-    """How the audits look."""
-
-    plays: int = setting(1000)
-    beta: float = setting(1e-3)
-    texts_only: bool = setting(False)
-    baseline: str | None = setting(None)
-    items: int = setting(100)
-
-
-@dataclass(frozen=True)
-class Page:
-    """The page of `report`."""
-
-    title: str = setting("Privacy report")
-
-
-@dataclass(frozen=True)
-class Files:
-    """What commands write and read. `from_project_file` gives each to an option."""
-
-    demonstrations: str | None = setting(None)
-    chosen: str | None = setting(None)
-    report: str | None = setting(None)
-
-
-@dataclass(frozen=True)
 class Project:
     """What a command works on. What it does not use has its default."""
 
@@ -366,14 +276,29 @@ class Project:
     account: AccountName = field(default_factory=AccountName)
     model: Model = field(default_factory=Model)
     settings: PlanOptions = field(default_factory=PlanOptions)
-    plan: Probe = field(default_factory=Probe)
-    generate: Workers = field(default_factory=Workers)
-    choose: Scoring = field(default_factory=Scoring)
-    search: Searching = field(default_factory=Searching)
-    evaluate: Evaluating = field(default_factory=Evaluating)
-    audit: Auditing = field(default_factory=Auditing)
-    report: Page = field(default_factory=Page)
-    files: Files = field(default_factory=Files)
+    probe_seconds: float = setting(2.0, section="plan")
+    workers: int | None = setting(None, section="generate")
+    ray: str | None = setting(None, section="generate")
+    scored_units: int = setting(1000, section="choose")
+    score: str = setting("accuracy", section="choose", type=click.Choice(["accuracy", "likelihood"]))
+    balanced: bool = setting(False, section="choose")
+    no_demonstrations: bool = setting(True, section="choose")
+    instruction_only: bool = setting(False, section="choose")
+    calibrations: tuple[str, ...] = setting((), section="choose")
+    proxy_choice: bool = setting(False, section="choose")
+    rounds: int = setting(2, section="search")
+    most_candidates: int = setting(12, section="search")
+    user_model: str | None = setting(None, section="evaluate")
+    public_data: bool = setting(False, section="evaluate")
+    plays: int = setting(1000, section="audit")
+    beta: float = setting(1e-3, section="audit")
+    texts_only: bool = setting(False, section="audit")
+    baseline: str | None = setting(None, section="audit")
+    items: int = setting(100, section="audit")
+    title: str = setting("Privacy report", section="report")
+    demonstrations: str | None = setting(None, section="output")  # `takes` gives these three to options
+    chosen: str | None = setting(None, section="output")
+    report: str | None = setting(None, section="output")
     output: str | None = setting(None, "The file to write.")
 
     @property
@@ -400,7 +325,7 @@ class Project:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
 
-        same = set(_names_of(Settings)) & set(_names_of(PlanOptions))
+        same = set(names_of(Settings)) & set(names_of(PlanOptions))
         values = {name: getattr(self.settings, name) for name in same}
         return Settings(**(values | {"holdout": self.holdout}))
 
@@ -531,102 +456,30 @@ def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) 
         raise refusal.saying(message + (f", for {'; '.join(strata)}" if strata else "")) from None
 
 
-# ---- options and keys ------------------------------------------------------------------------------------
+# ---- the table of settings -------------------------------------------------------------------------------
 
-
-class Key(click.Parameter):
-    """A setting of a command that a project file or `--set` gives, and no option of its own."""
-
-    param_type_name = "key"
-
-    def _parse_decls(
-        self,
-        decls: Sequence[str],
-        expose_value: bool,  # noqa: ARG002 - click's signature
-    ) -> tuple[str, list[str], list[str]]:
-        return decls[0], [], []
-
-    def add_to_parser(self, parser: object, ctx: click.Context) -> None:
-        """Add nothing: no word on the command line names it."""
-
-
-SECTIONS: Final[Mapping[str, type]] = {
+PARTS: Final[Mapping[str, type]] = {
     one.name: one.default_factory  # type: ignore[misc]
     for one in fields(Project)
     if one.default_factory is not MISSING
 }
-"""The dataclass of each of a project's fields but the output."""
+"""The dataclass of each of a project's fields that hold several settings."""
 
-_FIELDS: Final[dict[str, Field[Any]]] = {
-    one.name: one for section in (*SECTIONS.values(), Project) for one in fields(section) if one.metadata
+SETTINGS: Final[Mapping[str, Field[Any]]] = {
+    one.name: one for part in (*PARTS.values(), Project) for one in fields(part) if one.metadata
 }
 
 
-_TYPES: Final = {"int | None": int, "float | None": float, "bool | None": bool}
-"""By a field's annotation, where the default does not tell."""
+def names_of(part: type) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [one.name for one in fields(part)]
 
 
-def takes(
-    *wanted: type | str,
-    required: Collection[str] = (),
-    **changed: Mapping[str, Any],
-) -> Decorator:
-    """Give a command settings, as options or keys, and call it with the project that they describe.
-
-    `wanted` are sections, with all of their settings, and names of single ones; `changed` is what one has
-    otherwise in this command.
-    """
-    listed = [one for each in wanted for one in ([each] if isinstance(each, str) else _names_of(each))]
-    names = list(dict.fromkeys(listed))
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(command)
-        def with_project(**values: Any) -> Any:
-            given = {name: values.pop(name) for name in names}
-            return command(project=_without_guarantee(_project(given)), **values)
-
-        for name in reversed(names):
-            one, declared = _FIELDS[name], _FIELDS[name].metadata
-            attributes: dict[str, Any] = {"type": _TYPES.get(str(one.type)), "default": one.default}
-            attributes |= declared["click"] | changed.get(name, {})
-            if name in required:
-                attributes["required"] = True
-                del attributes["default"]
-            if declared["text"]:
-                flags = declared["flags"] or ("--" + name.replace("_", "-"),)
-                attributes.setdefault("help", declared["text"])
-                with_project = click.option(*flags, name, **attributes)(with_project)
-            else:
-                with_project = click.option(name, cls=Key, **attributes)(with_project)  # type: ignore[arg-type]
-        return with_project
-
-    return decorate
-
-
-def _names_of(section: type) -> list[str]:
-    return [one.name for one in fields(section)]
-
-
-def _without_guarantee(project: Project) -> Project:
-    """Leave the account of a project file out at ε = inf: it counts nothing. Refuse its file of texts."""
-    published = project.settings.accounting != "certified"
-    source, in_file = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT_MAP
-    if not published and (project.budget.epsilon < math.inf or source("epsilon") is in_file):
-        return project
-    if source("output") is in_file:
-        raise click.UsageError(
-            "this run has no guarantee: name another file with --output, since that of the project file is "
-            "for texts to publish"
-        )
-    if published or project.account.ledger is None or source("ledger") is not in_file:
-        return project
-    warn("--epsilon inf means no guarantee, so no account is charged")
-    return replace(project, account=AccountName())
-
-
-def _project(given: Mapping[str, Any]) -> Project:
-    sections = {
-        name: section(**{key: given[key] for key in _names_of(section) if key in given})
-        for name, section in SECTIONS.items()
+def project_of(given: Mapping[str, Any]) -> Project:
+    """The project of these settings; the others have their defaults."""
+    parts = {
+        name: part(**{key: given[key] for key in names_of(part) if key in given})
+        for name, part in PARTS.items()
     }
-    return Project(**sections, output=given.get("output"))
+    single = {one.name: given[one.name] for one in fields(Project) if one.metadata and one.name in given}
+    return Project(**parts, **single)

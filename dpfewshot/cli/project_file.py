@@ -1,28 +1,27 @@
 """The project file: settings of all commands, written once; and `--set`, a line of it for one call.
 
-A key that is an option, too, has its name: `max_tokens` is `--max-tokens`. The file becomes words of the
-command line, which the commands' own parser reads where no option is given. So a setting has one meaning.
+A key that is an option, too, has its name: `max_tokens` is `--max-tokens`. What the keys are, and of which
+types, the fields of `Project` say.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dpfewshot.cli.models import options_of
-from dpfewshot.cli.printing import Decorator
-from dpfewshot.cli.project import SECTIONS, Project, takes
+from dpfewshot.cli.project import LEDGER_VARIABLE, PARTS, SETTINGS, Project, names_of, project_of
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.runtime.files import read_text, toml_tables
 from dpfewshot.runtime.redaction import redacts_errors
@@ -30,8 +29,6 @@ from dpfewshot.tasks import Task
 from dpfewshot.values import NoPrivacy, PrivacyBudget
 
 if TYPE_CHECKING:
-    import os
-
     from dpfewshot.account.account import Account
     from dpfewshot.backends import LogprobBackend
     from dpfewshot.generation.telemetry import Observer
@@ -41,33 +38,30 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "dpfewshot.toml"
 """The project file that commands find in the working folder."""
 
-_TABLE_OF: Final = {"data": "records", "files": "output"}
-"""The section of a project's field, where it has another name."""
+_SECTION_OF: Final[Mapping[str, str]] = {
+    **{
+        key: "records" if name == "data" else name
+        for name, part in PARTS.items()
+        for key in names_of(part)
+        if key != "task"
+    },
+    **{name: one.metadata["section"] for name, one in SETTINGS.items() if one.metadata["section"]},
+}
+"""The section of each key."""
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "task": tuple(one.name for one in fields(Task)),
+    "task": tuple(names_of(Task)),
     **{
-        _TABLE_OF.get(name, name): tuple(one.name for one in fields(section) if one.name != "task")
-        for name, section in SECTIONS.items()
+        section: tuple(key for key, its in _SECTION_OF.items() if its == section)
+        for section in dict.fromkeys(_SECTION_OF.values())
     },
 }
 """The keys of each section."""
 
-_SECTION_OF: Final = {key: name for name, keys in _SECTIONS.items() if name != "task" for key in keys}
-"""The section of each key."""
+OUTPUT: Final = _SECTIONS["output"]
+"""The keys of files that commands write and read."""
 
-_NAMED: Final[Mapping[type, str]] = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    tuple: "a list of strings",
-    dict: "a table",
-}
-"""What a value must be, by its type in a section."""
-
-_PATHS: Final = ("records", "ca_bundle", "user_model", "calibrations", "baseline", *_SECTIONS["output"])
-_OWN: Final = click.core.ParameterSource.DEFAULT_MAP  # and not the environment
+_PATHS: Final = ("records", "ca_bundle", "user_model", "calibrations", "baseline", *OUTPUT)
 _SQLITE: Final = "sqlite:///"
 
 
@@ -75,7 +69,7 @@ _SQLITE: Final = "sqlite:///"
 class ProjectFile:
     """What a project file describes. `load` returns it."""
 
-    words: Mapping[str, Any] = field(repr=False)  # as on the command line; a ledger may have a password
+    values: Mapping[str, Any] = field(repr=False)  # by key; a ledger may have a password
     project: Project = field(repr=False)
 
     @property
@@ -135,75 +129,9 @@ def load(path: str | os.PathLike[str] = FILE_NAME) -> ProjectFile:
     """
     found = read(path)
     for section, key in (("task", "task"), ("records", "records"), ("budget", "epsilon")):
-        if key not in found.words:
+        if key not in found.values:
             raise InvalidPlan(f"{path}: [{section}] {'is missing' if key == section else f'needs {key}'}")
     return found
-
-
-def from_project_file(*, own: Collection[str] = (), **output: str) -> Decorator:
-    """Give a command the options --config, whose file stands for what is not given, and --set.
-
-    The command does not read its `own` keys from the file. `output` are options that [output] sets, each with
-    its key there.
-    """
-    names = {key: option for option, key in output.items()}
-
-    def read_file(context: click.Context, _: click.Parameter, path: str | None) -> str | None:
-        if context.resilient_parsing or (path is None and not Path(FILE_NAME).exists()):
-            return None
-        others = {*own, *_SECTIONS["output"]} - names.keys()
-        words = {key: one for key, one in read(path or FILE_NAME).words.items() if key not in others}
-        context.default_map = _default_map(context.command, words, names) | dict(context.default_map or {})
-        return path or FILE_NAME
-
-    def read_lines(context: click.Context, _: click.Parameter, lines: tuple[str, ...]) -> list[str]:
-        words = assigned(lines)
-        used = {one.name for one in context.command.params}
-        if unused := [key for key in words if names.get(key, key) not in used]:
-            raise click.UsageError(f"--set {unused[0]}: `{context.info_name}` does not use it")
-        context.default_map = dict(context.default_map or {}) | _default_map(context.command, words, names)
-        return [names.get(key, key) for key in words]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.option(
-            "--config",
-            is_eager=True,
-            callback=read_file,
-            metavar="FILE",
-            help="A project file, which stands for what is not given. "
-            f"Default: {FILE_NAME}, if it is in this folder; `dpfewshot init` writes it.",
-        )
-        @click.option(
-            "--set",
-            "lines",
-            is_eager=True,
-            multiple=True,
-            callback=read_lines,
-            metavar="KEY=VALUE",
-            help="A line of the project file, for this call: --set top_k=50. Repeatable.",
-        )
-        @wraps(command)
-        def with_file(
-            *,
-            config: str | None,  # noqa: ARG001 - commands find it among the context's parameters
-            lines: Collection[str],
-            **values: Any,
-        ) -> None:
-            source = click.get_current_context().get_parameter_source
-            if twice := sorted(name for name in lines if source(name) is not _OWN):
-                raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
-            command(**values)
-
-        return with_file
-
-    return decorate
-
-
-def _default_map(command: click.Command, words: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The words for a command's options, some by another name than their key; a list for a repeated one."""
-    words = words | {names[key]: word for key, word in words.items() if key in names}
-    repeated = {one.name for one in command.params if one.multiple}
-    return {key: [word] if key in repeated and isinstance(word, str) else word for key, word in words.items()}
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
@@ -218,21 +146,21 @@ def parsed(path: Path, text: str) -> ProjectFile:
     """The project file of this text; `path` is for messages, and its folder for relative paths."""
     file = _File(path, text)
     values = {
-        key: _placed(path.parent, key, one)
+        key: _checked(key, _placed(path.parent, key, one), file.error)
         for section, table in file.tables.items()
         if section != "task"
         for key, one in table.items()
     }
-    words, project, own = _described(values, file.error)
     if "task" in file.tables:
-        words["task"] = file.task()
-        project = replace(project, data=replace(project.data, task=words["task"]))
-    file.check(project, own)
-    return ProjectFile(words, project)
+        values["task"] = file.task()
+    of_environment = {"ledger": os.environ[LEDGER_VARIABLE]} if os.environ.get(LEDGER_VARIABLE) else {}
+    project = project_of(values | of_environment)
+    file.check(project)
+    return ProjectFile(values, project)
 
 
 def assigned(lines: Sequence[str]) -> dict[str, Any]:
-    """The words of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out."""
+    """The values of `--set`'s lines, KEY=VALUE. What is no TOML value is a string: quotes may be left out."""
     values: dict[str, Any] = {}
     for line in lines:
         name, equals, value = line.partition("=")
@@ -247,7 +175,7 @@ def assigned(lines: Sequence[str]) -> dict[str, Any]:
         if isinstance(there, dict) and isinstance(new, dict):  # population.Refund=3 and others
             new = {**there, **new}
         values[key] = new  # as with an option, the last one counts
-    return _described(values, _error_of_line)[0]
+    return {key: _checked(key, value, _error_of_line) for key, value in values.items()}
 
 
 def _error_of_line(message: str, key: str) -> InvalidPlan:
@@ -266,38 +194,47 @@ def _value(key: str, name: str, written: str) -> Any:
     raise _error_of_line("is no key of TOML", key)
 
 
-@click.command()
-@takes(*SECTIONS.values())
-def _everything(*, project: Project) -> Project:
-    return project
+_WORDS: Final[Mapping[str, str]] = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple[str, ...]": "a list of strings",
+    "Mapping[str, str]": "a table of strings",
+    "Mapping[str, int]": "a table of whole numbers",
+    "Literal['all']": "'all'",
+}
+"""What a value must be, by the type of its setting."""
 
 
-def _described(
-    values: Mapping[str, Any], error: Callable[[str, str], InvalidPlan]
-) -> tuple[dict[str, Any], Project, Collection[str]]:
-    """The words of some keys, the project that they describe, and those that the environment leaves alone.
+def _checked(key: str, value: Any, error: Callable[[str, str], InvalidPlan]) -> Any:
+    """A value of TOML as a setting; `error` makes the refusal of one that is of another type."""
+    setting = SETTINGS[key]
+    kinds = str(setting.type).removesuffix(" | None").split(" | ")
+    made = next((made for kind in kinds if (made := _made(kind, value)) is not None), None)
+    if made is None:
+        raise error(f"must be {' or '.join(_WORDS[kind] for kind in kinds)}", key)
+    choice = setting.metadata["click"].get("type")
+    if isinstance(choice, click.Choice) and value not in choice.choices:
+        raise error(f"{value!r} is not one of {', '.join(map(repr, choice.choices))}", key)
+    return made
 
-    `error` makes an error of a message and the key that it is about.
-    """
-    words = {key: _words(value) for key, value in values.items()}
-    repeated = {one.name for one in _everything.params if one.multiple}
-    for key, value in values.items():
-        if isinstance(value, (list, dict)) and key not in repeated:
-            raise error("must be a single value", key)
-    try:
-        with _everything.make_context("", [], default_map=_default_map(_everything, words, {})) as context:
-            project: Project = _everything.invoke(context)
-            own = [key for key in values if context.get_parameter_source(key) is _OWN]
-    except click.BadParameter as refused:
-        raise error(refused.message, str(refused.param.name if refused.param else "")) from None
-    sections = [getattr(project, name) for name in SECTIONS]
-    for key in own:  # refuse what became something else on its way: "1" a number, or true a string
-        value, made = values[key], next(getattr(one, key) for one in sections if hasattr(one, key))
-        as_given = [value] if isinstance(made, tuple) and isinstance(value, str) else value
-        same = (list(made) if isinstance(made, tuple) else made) == as_given
-        if not same or (made is True) != (value is True):
-            raise error(f"must be {_NAMED.get(type(made), 'left out')}", key)
-    return words, project, own
+
+def _made(kind: str, value: Any) -> Any:
+    """A value of TOML as one of this type; None if it is of another."""
+    if kind == "float":
+        return float(str(value)) if type(value) in {int, float} else None
+    if kind == "tuple[str, ...]":
+        listed = [value] if isinstance(value, str) else value
+        return tuple(listed) if isinstance(listed, list) and _all(str, listed) else None
+    if kind.startswith("Mapping"):
+        inside = str if kind.endswith("str]") else int
+        return value if isinstance(value, dict) and _all(inside, value.values()) else None
+    return value if kind == type(value).__name__ or kind == f"Literal[{value!r}]" else None
+
+
+def _all(kind: type, values: Iterable[object]) -> bool:
+    return all(type(one) is kind for one in values)
 
 
 def _placed(folder: Path, key: str, value: Any) -> Any:
@@ -311,13 +248,6 @@ def _placed(folder: Path, key: str, value: Any) -> Any:
     # A model may be a name on a hub, which has folders.
     is_model = key == "model" and ((folder / value).exists() or re.fullmatch(r"[^/:]+\.gguf", value))
     return str(folder / value) if key in _PATHS or is_model else value
-
-
-def _words(value: Any) -> Any:
-    """A value as on the command line, where a table's entry is NAME=VALUE."""
-    if isinstance(value, dict):
-        return [f"{name}={one}" for name, one in value.items()]
-    return value if isinstance(value, list) else str(value)
 
 
 class _File:
@@ -360,26 +290,25 @@ class _File:
         with self._checks("task"):
             return Task(**table)
 
-    def check(self, project: Project, own: Collection[str]) -> None:
+    def check(self, project: Project) -> None:
         """Refuse sections that contradict themselves or each other."""
         account, data, budget, settings = project.account, project.data, project.budget, project.settings
         with self._checks("account"):
             if "account" in self.tables:  # the environment may name a ledger for other commands
                 account.check()
-            if "ledger" in own and budget.epsilon == math.inf:
+            own_ledger = "ledger" in self.tables.get("account", {}) and not os.environ.get(LEDGER_VARIABLE)
+            if own_ledger and budget.epsilon == math.inf:
                 raise InvalidPlan("a ledger counts nothing at epsilon = inf, without privacy")
         with self._checks("model"):
             options_of(project.model)
         with self._checks("settings"):
             settings.made_mechanism()
         with self._checks("budget"):
-            if "epsilon" in own and budget.epsilon < math.inf:
+            if "epsilon" in self.tables.get("budget", {}) and budget.epsilon != math.inf:
                 PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)
-        if isinstance(data.task, Task):
-            self._check_task(data.task, project)
-
-    def _check_task(self, task: Task, project: Project) -> None:
-        data, population = project.data, project.budget.population
+        if not isinstance(data.task, Task):
+            return
+        task, population = data.task, budget.population
         given = tuple(data.text) if isinstance(data.text, Mapping) else ()
         if "records" in self.tables and given != task.text_fields:
             columns = f"a table with a column for each of {', '.join(task.text_fields)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 
 from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
@@ -21,12 +22,8 @@ from dpfewshot.cli.project import (
     AccountName,
     Budget,
     Project,
-    Scoring,
-    Searching,
     check_budget,
-    takes,
 )
-from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.files import read_text
@@ -53,28 +50,36 @@ CONTEXT_TOKENS: Final = 1024
 _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
-_CANDIDATES: Final = click.option(
-    "--candidates", "files", multiple=True, required=True, help="From generate --output. Repeatable."
-)
 
-
-def _takes(output: str, *further: type | str) -> Decorator:
+def _takes(output: str, *further: str, files: Mapping[str, str]) -> Decorator:
     """Give a command the settings of a release from labelled records, and further ones."""
     settings = takes(
         *("task", "records", *COLUMNS, Model, Budget, "holdout", "record_token_cap", AccountName, "output"),
-        *further,
+        *("scored_units", *further),
         required=("task", "records", "epsilon"),
+        files=files,
         holdout={"default": HOLDOUT},
         output={"help": output},
     )
     return lambda command: settings(quiet_option(json_option(command)))
 
 
+def _chooses(*further: str) -> Decorator:
+    """Give a command the settings of a choice, and further ones."""
+    settings = _takes(
+        "A new .jsonl file for the chosen demonstrations.",
+        *("score", "balanced", "proxy_choice", *further),
+        files={"demonstrations": "candidates", "chosen": "output"},
+    )
+    candidates = click.option(
+        "--candidates", multiple=True, required=True, help="From generate --output. Repeatable."
+    )
+    return lambda command: settings(candidates(command))
+
+
 @click.command()
-@from_project_file(files="demonstrations", output="chosen")
-@_takes("A new .jsonl file for the chosen demonstrations.", Scoring)
-@_CANDIDATES
-def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
+@_chooses("no_demonstrations", "instruction_only", "calibrations")
+def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> None:
     """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
 
     \b
@@ -87,30 +92,24 @@ def choose(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     from dpfewshot.releases.choice import Candidate, checked_candidates
 
     _check_new(project.output)
-    task, scoring = project.task, project.choose
-    candidates = [Candidate(Demonstrations.from_jsonl(path), name=path) for path in files]
-    if scoring.no_demonstrations:
-        candidates.insert(0, Candidate())
-    checked_candidates(task, candidates)
-    texts = [text for one in candidates for text in one.demonstrations]
+    task = project.task
+    offered = [Candidate()] if project.no_demonstrations else []
+    offered += [Candidate(Demonstrations.from_jsonl(path), name=path) for path in candidates]
+    checked_candidates(task, offered)
+    texts = [text for one in offered for text in one.demonstrations]
     with _release(project, texts, doing="scoring", choosing=True) as (records, model, settings):
-        if scoring.instruction_only:
+        if project.instruction_only:
             written = instruction_only_demonstrations(task, model)
-            candidates.append(Candidate(written, name="instruction-only"))
-        candidates += list(_calibrated(task, model, candidates, scoring.calibrations))
+            offered.append(Candidate(written, name="instruction-only"))
+        offered += list(_calibrated(task, model, offered, project.calibrations))
         stages()("scoring the candidates")
-        choice = choosing.choose(task, records, model, candidates, **settings)
+        choice = choosing.choose(task, records, model, offered, **settings)
     _publish_choice(project, choice, as_json=as_json)
 
 
 @click.command()
-@from_project_file(files="demonstrations", output="chosen")
-@_takes(
-    "A new .jsonl file for the chosen demonstrations.",
-    *("scored_units", "score", "balanced", "proxy_choice", Searching),
-)
-@_CANDIDATES
-def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
+@_chooses("rounds", "most_candidates")
+def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> None:
     """Search in rounds for the best of the demonstrations to show, at the cost of one choice.
 
     A round exchanges, leaves out and reorders what the round before chose. With several texts of a label
@@ -125,8 +124,8 @@ def search(*, project: Project, files: tuple[str, ...], as_json: bool) -> None:
     from dpfewshot.releases import choosing
 
     _check_new(project.output)
-    shown = [one for path in files for one in Demonstrations.from_jsonl(path)]
-    rounds, most = project.search.rounds, project.search.most_candidates
+    shown = [one for path in candidates for one in Demonstrations.from_jsonl(path)]
+    rounds, most = project.rounds, project.most_candidates
     with _release(project, shown, doing="scoring", choosing=True) as (records, model, settings):
         stages()(f"scoring in {rounds} rounds")
         proposer = choosing.Variations(shown, most=most)
@@ -182,8 +181,10 @@ _SUFFIX: Final = ".calibration.json"
 
 
 @click.command()
-@from_project_file(demonstrations="demonstrations")
-@_takes(f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.", "scored_units")
+@_takes(
+    f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.",
+    files={"demonstrations": "demonstrations"},
+)
 @click.option("--demonstrations", help="From generate --output, in prompt order. Default: none.")
 def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) -> None:
     """Release a prompt's bias towards each label, under (epsilon, delta), for icl.Classifier(calibration=).
@@ -266,7 +267,7 @@ def _inputs(
     from dpfewshot.planning.population import relation_of
     from dpfewshot.releases.payment import explained, open_payment
 
-    task, scoring = project.task, project.choose
+    task = project.task
     project.account.check()
     paid = any(one.certificate and one.certificate.dataset == project.account.account for one in texts)
     project.account.check_counts("the files that are named", there=paid)
@@ -274,7 +275,7 @@ def _inputs(
     budget = project.budget.of(records)
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
-    check_whole("scored_units", scoring.scored_units)
+    check_whole("scored_units", project.scored_units)
     cost = PrivacySpend(budget.epsilon, 0.0 if choosing else budget.delta)
     run = relation_of("poisson", population), unit_of(records)
     account, name = project.account.opened(*run, None), project.account.account
@@ -297,12 +298,12 @@ def _inputs(
     settings: dict[str, Any] = {
         "budget": budget,
         **divided,
-        "scored_units": scoring.scored_units,
+        "scored_units": project.scored_units,
         "record_token_cap": project.settings.record_token_cap,
         "account": account or project.account.opened(*run, budget),
     }
     if choosing:
-        settings |= {"score": scoring.score, "balanced": scoring.balanced, "proxy": scoring.proxy_choice}
+        settings |= {"score": project.score, "balanced": project.balanced, "proxy": project.proxy_choice}
     return records, settings
 
 
@@ -310,10 +311,10 @@ def _inputs(
 
 
 @click.command()
-@from_project_file(own=("epsilon", "delta"))
 @takes(
     *("records", *COLUMNS, "epsilon", "delta", "ledger", "account"),
     required=("records", "epsilon"),
+    own=("epsilon", "delta"),
     delta={"help": "Delta of the release; required without --candidates."},
     account={"help": "The account's name. The account must exist."},
 )

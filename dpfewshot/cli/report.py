@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dpfewshot.cli.ledger import unfinished_runs
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import json_option, warn
-from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Page, Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import counted, delta_text, epsilon_text
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@from_project_file(demonstrations="demonstrations", output="report")
-@takes("ledger", "account", Page, "output", output={"default": "report.html"})
+@takes(
+    *("ledger", "account", "title", "output"),
+    files={"demonstrations": "demonstrations", "report": "output"},
+    output={"default": "report.html"},
+)
 @click.option("--demonstrations", help="A .jsonl file from generate --output.")
 @click.option("--choice", help="A file with the output of choose --json.")
 @click.option("--plan", help="A file with the output of plan --json or generate --json.")
@@ -79,7 +82,7 @@ def report(
     )
     contents = reports.select(sources, confidential=confidential)
     with write_errors(output):
-        write_whole(output, reports.page(contents, title=project.report.title, made=datetime.now(UTC).date()))
+        write_whole(output, reports.page(contents, title=project.title, made=datetime.now(UTC).date()))
     if opened is not None and unfinished_runs(opened):
         warn("a run of the account is unfinished, or still runs: generate --resume continues it")
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))

@@ -79,7 +79,7 @@ def test_missing_and_broken_files(command: Run) -> None:
         ("--task nosuchtask", "nosuchtask"),
         ("--task nowhere.toml", "nowhere.toml"),
         ("--backend crystal-ball", "crystal-ball"),
-        ("--set population=Location", "LABEL=N"),
+        ("--set population=Location", "must be a table of whole numbers or a whole number"),
         ("--nosuchoption 1", "--nosuchoption"),
         ("--output /nowhere/at/all.jsonl", "cannot write"),
         ("--resume", "--resume needs --ledger"),

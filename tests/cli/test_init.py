@@ -29,6 +29,15 @@ PHRASE = "a message that a customer sends to support"
 EXAMPLE = "Hi, my parcel came with a broken lamp. Can you send another one?"
 DESCRIBED = ("--texts-are", PHRASE, "--example", EXAMPLE)
 LABELS = tuple(sorted(SUPPORT_TICKETS.labels or ()))
+TASK_KEYS = ("name", "instruction", "label_field", "text_field")
+NO_PRIVACY = """
+[records]
+records = "tickets.csv"
+text = "body"
+label_column = "topic"
+[budget]
+epsilon = inf
+"""
 
 
 def customer(number: int) -> str:
@@ -224,7 +233,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic",
             ["--yes", "--unit", "none", "--epsilon", "nan"],
-            "'epsilon': 'nan' is neither a finite number",
+            "'epsilon': epsilon must be a positive number",
         ),
         (
             "body topic",
@@ -300,23 +309,16 @@ def test_columns_that_do_not_look_like_it_are_warned_of(
     assert err.startswith(f"warning: {says}")
 
 
-def test_units_with_several_labels_are_counted_on_a_terminal_alone(
-    command: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who has records of several labels counts for one: a label of 30 patients may have none of its own."""
+def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
+    """Nothing counts them: one patient may decide it."""
     rows = [f"My knee hurts on day {n}.,surgery,p{n % 30}\n" for n in range(60)]
     rows += [f"My skin itches on day {n}.,skin,p{n}\n" for n in range(31)]
     Path("mixed.csv").write_text("body,topic,patient_no\n" + "".join(rows))
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
-    warned = "warning: a patient counts for one label alone, that of most of its records: "
     status, out, err = command(*words)
-    assert (status, warned in err) == (0, False)  # one patient may decide it
+    assert status == 0
     assert "each patient counts once, for the label of most" in out
     assert not re.search("30|31", out + err)
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    told = command(*words)[2]
-    assert told.startswith(warned)
-    assert f"{warned}skin keeps 1 of its 31 patients\n" in told
 
 
 def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
@@ -512,7 +514,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
     assert "(of those with other records the largest counts, not the sum)" in told["verify"]
     assert told["ledger show"].startswith(
-        "tickets: budget epsilon=2.0 delta=1e-05, spent epsilon=2.0 delta=1e-05, 6 entries"
+        "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
     )
     assert all(Path(name).exists() for name in ("budget.db", "chosen.jsonl", "report.html"))
     status, _, err = made("generate")  # a second plan does not fit the account
@@ -760,16 +762,16 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", "epsilon = 1", "'epsilon': unknown key; [settings]"),
         ("name", 'title = "x"', "'title': unknown key; [task] has 'name'"),
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
-        ("shots", "shots = 1.5", "'shots': '1.5' is not a valid integer"),
-        ("shots", "shots = true", "'shots': 'True' is not a valid integer"),
-        ("shots", "shots = [1]", "'shots': must be a single value"),
-        ("create", "create = {a = 1}", "'create': must be a single value"),
+        ("shots", "shots = 1.5", "'shots': must be a whole number"),
+        ("shots", "shots = true", "'shots': must be a whole number"),
+        ("shots", "shots = [1]", "'shots': must be a whole number"),
+        ("create", "create = {a = 1}", "'create': must be true or false"),
         ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
         ("account", "account = 5", "'account': must be a string"),
         ("model", "model = true", "'model': must be a string"),
         ("chosen", "chosen = 4", "'chosen': must be a string"),
-        ("epsilon", 'epsilon = "much"', "'epsilon': 'much' is neither a finite number nor the word inf"),
+        ("epsilon", 'epsilon = "much"', "'epsilon': must be a number"),
         ("epsilon", "epsilon = 0", "'epsilon': epsilon must be a positive number"),
         ("delta", "delta = 1", "'delta': delta must lie between 0 and 1"),
         ("ledger", "", "'account': --account needs --ledger"),
@@ -778,7 +780,7 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("mechanism", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
         ("mechanism", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
         ("delta", "population = { Refund = 3 }", "'population': population"),
-        ("delta", "population = {}", "'population': must be left out"),
+        ("delta", "population = {}", "'population': population (--set population.LABEL=N) has no number"),
         ("delta", 'population = { Refund = "3" }', "'population': must be a table"),
         ("model", 'base_url = ["http://host/v1"]', "'base_url': --backend llama-cpp has no base_url"),
         (
@@ -827,6 +829,11 @@ def test_so_it_does_where_a_section_is_wrong(command: Run, text: str, says: str)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert "swordfish" not in err
+
+
+def test_a_file_may_ask_for_no_privacy_without_a_ledger() -> None:
+    Path(FILE_NAME).write_text("[task]\n" + "".join(f"{key} = 'a'\n" for key in TASK_KEYS) + NO_PRIVACY)
+    assert dpf.load().budget is dpf.NO_PRIVACY
 
 
 def test_several_text_fields_and_numbers_of_every_kind(made: Run) -> None:

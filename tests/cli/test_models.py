@@ -16,8 +16,8 @@ from dpfewshot.backends.conformance import CHECKS
 from dpfewshot.cli.application import run
 from dpfewshot.cli.doctor import remedy
 from dpfewshot.cli.models import Model, open_backend
-from dpfewshot.cli.project import Project, takes
-from dpfewshot.cli.project_file import from_project_file
+from dpfewshot.cli.options import takes
+from dpfewshot.cli.project import Project
 from dpfewshot.errors import BackendError
 
 SECRET = "swordfish"
@@ -80,7 +80,6 @@ def choose() -> Chosen:
     made: list[object] = []
 
     @click.command()
-    @from_project_file()
     @takes(Model)
     def command(*, project: Project) -> None:
         made.append(open_backend(project.model, prompts=25))

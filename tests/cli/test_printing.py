@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
+from dpfewshot.cli.options import Key
 from dpfewshot.cli.plan import describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
-from dpfewshot.cli.project import Key
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets
@@ -97,7 +97,8 @@ def test_what_has_no_option_and_what_is_quoted_stays_as_it_is() -> None:
         "executor= is of type int",
         "the population decides the relation",
     ):
-        assert in_options(message, generate) == message
+        with click.Context(generate):
+            assert in_options(message) == message
 
 
 @pytest.mark.parametrize(
@@ -111,12 +112,14 @@ def test_what_has_no_option_and_what_is_quoted_stays_as_it_is() -> None:
 )
 def test_an_arguments_value_follows_its_option(value: str, written: str) -> None:
     command = click.Command("any", params=[click.Option(["--max-tokens", "-T"])])
-    assert in_options(f"give max_tokens={value}, or less", command) == f"give {written}, or less"
+    with click.Context(command):
+        assert in_options(f"give max_tokens={value}, or less") == f"give {written}, or less"
 
 
 def test_a_key_with_a_value_becomes_a_line() -> None:
     command = click.Command("any", params=[Key(["top_k"])])
-    assert in_options("give top_k=5, top_k=None or top_k", command) == "give --set top_k=5, no top_k or top_k"
+    with click.Context(command):
+        assert in_options("give top_k=5, top_k=None or top_k") == "give --set top_k=5, no top_k or top_k"
 
 
 @given(st.lists(st.lists(st.text("ab 1\n", max_size=30), min_size=3, max_size=3), min_size=1, max_size=4))

@@ -13,6 +13,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.cli import project
 from dpfewshot.cli.models import Model
+from dpfewshot.cli.options import takes
 from dpfewshot.cli.project import (
     AccountName,
     Budget,
@@ -20,9 +21,7 @@ from dpfewshot.cli.project import (
     PlanOptions,
     Project,
     finite_or_inf,
-    takes,
 )
-from dpfewshot.cli.project_file import from_project_file
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.defaults import TEMPERATURE
 from dpfewshot.sampling import Holdout, partition_of_units
@@ -240,7 +239,7 @@ def test_numbers_and_the_word_are_taken() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--set population=refund", "LABEL=N"),
+        ("--set population=refund", "--set population: must be a table of whole numbers or a whole number"),
         ("--set epsilon=1", "--set epsilon: an option or the environment gives it, too"),
         ("--set items=1", "--set items: `generate` does not use it"),
         ("--set swordfish=1", "--set swordfish: unknown key; there are records, text, "),
@@ -248,9 +247,9 @@ def test_numbers_and_the_word_are_taken() -> None:
         ("--holdout 0", "--holdout is no option: give the line of the project file, --set holdout=..."),
         ("--max_tokens 5", "Did you mean '--max-tokens'?"),
         ("--set top_k", "--set must read KEY=VALUE, not 'top_k'"),
-        ("--set holdout=some", "--set holdout: 'some' is not a valid float"),
+        ("--set holdout=some", "--set holdout: must be a number"),
         ("--set create=1", "--set create: must be true or false"),
-        ("--set preset=2", "--set preset: '2' is not one of 'tang', 'adadpsyn'"),
+        ("--set preset=3x", "--set preset: '3x' is not one of 'tang', 'adadpsyn'"),
         ("--set preset=tang", "top_k with preset needs --mechanism"),
     ],
 )
@@ -283,7 +282,6 @@ def test_options_and_keys_become_a_project() -> None:
     made: list[Project] = []
 
     @click.command()
-    @from_project_file()
     @takes(Data, Model, Budget, PlanOptions, AccountName, "output")
     def any_command(*, project: Project) -> None:
         made.append(project)

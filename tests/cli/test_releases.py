@@ -230,7 +230,7 @@ def test_without_a_holdout_both_add(command: Run) -> None:
         ("--candidates good.jsonl --set holdout=1", "holdout"),
         ("--candidates good.jsonl --set scored_units=0", "scored_units"),
         ("--candidates good.jsonl --set score=luck", "luck"),
-        ("--candidates good.jsonl --set population.refund=x", "LABEL=N"),
+        ("--candidates good.jsonl --set population.refund=x", "must be a table of whole numbers"),
         ("--candidates good.jsonl --set label_column=kind", "kind"),
         ("--candidates good.jsonl --records nowhere.jsonl", "nowhere.jsonl"),
     ],

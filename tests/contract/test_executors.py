@@ -22,7 +22,7 @@ import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.cli import models
 from dpfewshot.cli.application import run
-from dpfewshot.cli.models import Model, Workers, workers_of
+from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
@@ -269,7 +269,7 @@ def test_the_command_line_refuses_workers_without_a_ledger(
 
 def test_ctrl_c_leaves_the_workers_of_the_command_line_alive() -> None:
     model = Model(backend="tests.support.fleet:sure")
-    with workers_of(model, Workers(workers=1), prompts=1, ledger="sqlite://") as work:
+    with workers_of(model, workers=1, prompts=1, ledger="sqlite://") as work:
         pool = work["executor"]
         os.kill(pool.submit(os.getpid).result(), signal.SIGINT)
         assert pool.submit(sum, [1, 2]).result() == 3
@@ -280,7 +280,7 @@ def test_worker_processes_share_what_is_usable(
     usable: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "usable_processors", lambda: usable)
-    with workers_of(Model(), Workers(workers=2), prompts=5, ledger="sqlite:///budget.db") as found:
+    with workers_of(Model(), workers=2, prompts=5, ledger="sqlite:///budget.db") as found:
         assert found["worker_backend"].args[0].threads == threads
 
 
@@ -303,7 +303,7 @@ def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_
 
 
 def test_the_workers_of_a_server_are_threads_that_share_its_client() -> None:
-    with workers_of(Model(backend="openai"), Workers(workers=2), prompts=1, ledger="sqlite://") as work:
+    with workers_of(Model(backend="openai"), workers=2, prompts=1, ledger="sqlite://") as work:
         assert isinstance(work["executor"], ThreadPoolExecutor)
         assert "worker_backend" not in work
 

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from dpfewshot.cli.application import cli
-from dpfewshot.cli.project_file import _everything
+from dpfewshot.cli.project import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,9 +44,8 @@ def unknown(line: str) -> list[str]:
             return words[:1]
         command = inner
         del words[0]
-    keys = {one.name for one in _everything.params}
     assigned = [word.partition("=")[0] for before, word in pairwise(words) if before == "--set"]
-    strange = [key for key in assigned if key.partition(".")[0] not in keys]
+    strange = [key for key in assigned if key.partition(".")[0] not in SETTINGS]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help", "--version"}
     return strange + [word for word in words if re.match("-+[a-zA-Z]", word) and word not in known]
 

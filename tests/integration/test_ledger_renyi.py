@@ -213,4 +213,4 @@ def test_the_command_line_creates_and_shows_it(url: str, capsys: pytest.CaptureF
     assert run(["ledger", "history", *common]) == 0
     assert "renyi=0.04" in capsys.readouterr().out
     assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5"]) == 2
-    assert "rule='renyi'" in capsys.readouterr().err
+    assert "--rule renyi" in capsys.readouterr().err
