@@ -21,7 +21,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, LEASE
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import Sentence, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,14 +145,6 @@ def test_a_typo_is_an_error_that_names_what_was_meant(ledger: BudgetLedger) -> N
     assert ledger.datasets() == ["tickets"]
 
 
-def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
-    for label in TASK.labels or ():
-        account = dpf.open_account(f"sqlite:///{path}", "tickets", create=BUDGET)
-        factory.synthesizer(budget=BUDGET, account=account, max_tokens=3).generate(label)
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        assert ledger.account("tickets").entries == 2
-
-
 def test_looking_makes_no_file(path: Path) -> None:
     url = f"sqlite:///{path}"
     with BudgetLedger.open(url) as ledger:
@@ -227,15 +219,6 @@ def test_the_command_line_makes_an_account_only_when_told(
     assert run([*command, "tikets"]) == 2
     assert "did you mean 'tickets'?" in capsys.readouterr().err
     assert run([*command, "tickets"]) == 3  # the same budget, which is spent
-
-
-# ---- the unit's name -----------------------------------------------------------------------------------
-
-
-def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> None:
-    with pytest.raises(LedgerError, match="name of a column"):
-        ledger.create("tickets", BUDGET, unit="")
-    assert ledger.datasets() == []
 
 
 def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:
