@@ -18,7 +18,7 @@ import dpfewshot as dpf
 from dpfewshot.cli.application import run
 from examples import nightly
 from tests.support.factory import demonstration
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import TASK, Hooked, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -49,21 +49,6 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--records", str(records), "--task", str(task), "--folder", str(tmp_path / "demonstrations")]
 
 
-class Wide(Sentence):
-    """May be killed after so many answers to private prompts."""
-
-    def __init__(self, dies_after: int | None = None) -> None:
-        super().__init__(sure=0.999999)
-        self.dies_after = dies_after
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None and self.dies_after is not None:
-            self.dies_after -= 1
-            if self.dies_after < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().next_token_logprobs(prompts, support)
-
-
 def spent(folder: Path) -> float:
     with dpf.BudgetLedger.open(f"sqlite:///{folder / 'budget.db'}") as ledger:
         return ledger.account("tickets").spent.epsilon
@@ -71,10 +56,10 @@ def spent(folder: Path) -> float:
 
 def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path: Path) -> None:
     for night in range(1, 5):
-        assert nightly.main([*arguments, "--day", f"night {night}"], Wide) == 0
+        assert nightly.main([*arguments, "--day", f"night {night}"], Hooked) == 0
         assert 1.9 * night < spent(tmp_path / "demonstrations") <= 2 * night
-    assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0  # there is nothing left to do
-    assert nightly.main([*arguments, "--day", "night 5"], Wide) == nightly.BUDGET_EXCEEDED
+    assert nightly.main([*arguments, "--day", "night 1"], Hooked) == 0  # there is nothing left to do
+    assert nightly.main([*arguments, "--day", "night 5"], Hooked) == nightly.BUDGET_EXCEEDED
     written = sorted(path.name for path in (tmp_path / "demonstrations").glob("*.jsonl"))
     assert written == [f"night {night}.jsonl" for night in range(1, 5)]
     assert [
@@ -87,11 +72,14 @@ def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, t
     command = [*arguments, "--day", "night"]
     child = os.fork()
     if child == 0:
-        nightly.main(command, lambda: Wide(tokens))
+        nightly.main(
+            command,
+            lambda: Hooked(lambda number: number > tokens and os.kill(os.getpid(), signal.SIGKILL)),
+        )
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     before = spent(tmp_path / "demonstrations")
-    assert nightly.main(command, Wide) == 0
+    assert nightly.main(command, Hooked) == 0
     assert before <= spent(tmp_path / "demonstrations") <= 2.0
     assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / "night.jsonl")) == 2
 
@@ -100,12 +88,12 @@ def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, t
 def test_a_lost_ledger_ends_the_night(arguments: list[str], tmp_path: Path, first: bool) -> None:
     folder = tmp_path / "demonstrations"
     if not first:
-        assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0
+        assert nightly.main([*arguments, "--day", "night 1"], Hooked) == 0
     left = {path for path in folder.iterdir() if not path.name.startswith("budget.db")}
     for path in set(folder.iterdir()) - left:
         path.unlink()
     with pytest.raises(dpf.LedgerError, match=r"budget\.db' does not exist, so it has no account"):
-        nightly.main([*arguments, "--day", "night 2"], Wide)
+        nightly.main([*arguments, "--day", "night 2"], Hooked)
     assert set(folder.iterdir()) == left
 
 

@@ -19,8 +19,9 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
 from tests.support.accounts import DRAWS
-from tests.support.interruptions import Failing, acts, fails_at, make
+from tests.support.interruptions import acts, fails_at, make
 from tests.support.ledgers import account, ledger, path, url
+from tests.support.scripts import Hooked
 
 __all__ = ["account", "ledger", "make", "path", "url"]
 
@@ -68,7 +69,7 @@ def nights(folder: Path, cancelled: int) -> str:
 def _sure(ledger: dict[str, Any]) -> dpf.Synthesizer:
     from tests.support import factory
 
-    return factory.synthesizer(Failing(), prompts_per_draw=100, labels=["refund"], **ledger)
+    return factory.synthesizer(Hooked(), prompts_per_draw=100, labels=["refund"], **ledger)
 
 
 def test_published_lines_tell_nothing_of_cancelled_plans_or_times(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
             record(*arguments)
 
     monkeypatch.setattr(Account, "record_release", failing)
-    backend = Failing()
+    backend = Hooked()
     ways: dict[str, Callable[[dpf.Synthesizer], list[dpf.Demonstration]]] = {
         "generate": lambda one: [one.generate("refund")],
         "generate_all": lambda one: list(one.generate_all(resume=True)),
@@ -158,7 +159,7 @@ def test_a_process_that_dies_at_the_record_is_resumed_without_a_draw(
         patch.setattr(Account, "record_release", dying)
         with pytest.raises(KeyboardInterrupt):
             make().generate_all()
-    later = Failing()
+    later = Hooked()
     with make(later) as one:
         made = list(one.generate_all(resume=True))
     assert [each.text for each in made] == [TEXT]

@@ -15,11 +15,21 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
-from tests.support.scripts import Sentence
-from tests.support.service import SECRET, Gated, synthesizer
+from tests.support.scripts import Hooked
+from tests.support.service import SECRET, synthesizer
 
 LABELS = {"refund", "delivery"}
 PUBLIC = {"mechanism": {"gaussian"}, "relation": {"zero-out"}, "label": LABELS, "certified": {True}}
+QUOTING = dpf.BackendError(f"cannot evaluate {SECRET}")
+
+
+def raising(error: BaseException) -> Hooked:
+    """A model that fails on private prompts."""
+
+    def hook(_number: int) -> None:
+        raise error
+
+    return Hooked(hook)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -56,14 +66,8 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    class Quoting(Sentence):
-        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-            if support is not None:
-                raise dpf.BackendError(f"cannot evaluate {SECRET}")
-            return super().next_token_logprobs(prompts, support)
-
     with pytest.raises(dpf.BackendError):
-        synthesizer(Quoting()).generate("refund")
+        synthesizer(raising(QUOTING)).generate("refund")
     record = caplog.records[-1]
     assert fields_of(record) == {
         "mechanism": "gaussian", "relation": "zero-out", "label": "refund", "error": "BackendError"
@@ -110,15 +114,9 @@ def test_a_handler_that_fails_quotes_no_error_of_ours(
         def write(self, _text: str) -> int:
             raise OSError(errno.ENOSPC, "disk full")
 
-    class Quoting(Sentence):
-        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-            if support is not None:
-                raise dpf.BackendError(f"cannot evaluate {SECRET}")
-            return super().next_token_logprobs(prompts, support)
-
     monkeypatch.setattr(LOGGER, "handlers", [logging.StreamHandler(Full())])
     with pytest.raises(dpf.BackendError):
-        synthesizer(Quoting()).generate("refund")
+        synthesizer(raising(QUOTING)).generate("refund")
     told = capsys.readouterr().err
     assert "disk full" in told
     assert SECRET not in told
@@ -193,11 +191,8 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
 
 def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
     exporter, _ = telemetry
-    backend = Gated()
-    backend.fails = dpf.BackendError(f"cannot evaluate {SECRET}")
-    backend.open()
     with pytest.raises(dpf.BackendError):
-        synthesizer(backend, observers=[OpenTelemetryObserver()]).generate("refund")
+        synthesizer(raising(QUOTING), observers=[OpenTelemetryObserver()]).generate("refund")
     [span] = exporter.get_finished_spans()
     assert span.attributes["error.type"] == "BackendError"
     assert SECRET not in span.to_json()
@@ -262,16 +257,14 @@ def test_an_observer_is_told_public_facts_alone() -> None:
 @pytest.mark.parametrize(
     ("error", "event", "facts"),
     [
-        (dpf.BackendError(f"cannot evaluate {SECRET}"), "failed", {"error": "BackendError"}),
+        (QUOTING, "failed", {"error": "BackendError"}),
         (KeyboardInterrupt(SECRET), "stopped", {}),
     ],
 )
 def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
-    backend, seen = Gated(), Recording()
-    backend.fails = error
-    backend.open()
+    seen = Recording()
     with pytest.raises(type(error)):
-        synthesizer(backend, observers=[seen]).generate("refund")
+        synthesizer(raising(error), observers=[seen]).generate("refund")
     assert seen.told[-1] == (event, {**RUN, "label": "refund", **facts})
     assert not any(seen.at_hand)
     assert SECRET not in str(seen.told)

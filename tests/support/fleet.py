@@ -8,18 +8,17 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from tests.support.scripts import Sentence
+from tests.support.scripts import SENTENCE, Hooked, Sentence
 
 SECRET = "the patient of room 4711"
 ATTEMPTS = 3
-SENTENCE = (" my", " parcel", " is", " late", "\n")
 SECONDS = 20.0
 """After which a test that waits fails."""
 
@@ -29,26 +28,6 @@ def sure() -> Sentence:
     return Sentence(sure=0.999999)
 
 
-class Hooked(Sentence):
-    """Calls a hook with the number of each private prompt.
-
-    Args:
-        hook: its name in `HOOKS`, which a copy of this backend's factory finds again.
-        endless: says one word for ever.
-    """
-
-    def __init__(self, hook: str, *, endless: bool) -> None:
-        super().__init__([" my"] if endless else SENTENCE, sure=0.999999)
-        self.hook = hook
-        self.asked = 0
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.asked += 1
-            HOOKS[self.hook](self.asked)
-        return super().next_token_logprobs(prompts, support)
-
-
 HOOKS: dict[str, Callable[[int], object]] = {}
 
 
@@ -56,23 +35,11 @@ def hooked(hook: Callable[[int], object], *, endless: bool = False) -> Callable[
     """A factory that can be pickled; its copies in this process share the hook."""
     name = str(len(HOOKS))
     HOOKS[name] = hook
-    return partial(Hooked, name, endless=endless)
+    return partial(_hooked, name, [" my"] if endless else SENTENCE)
 
 
-class Killed(Sentence):
-    """Kills its process with -9, at one private prompt of all workers."""
-
-    def __init__(self, folder: str, after: int) -> None:
-        super().__init__(sure=0.999999)
-        self.folder = Path(folder)
-        self.left = after
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            if self.left == 0:
-                die_once(self.folder)
-            self.left -= 1
-        return super().next_token_logprobs(prompts, support)
+def _hooked(name: str, sentence: Sequence[str]) -> Sentence:
+    return Hooked(HOOKS[name], sentence)
 
 
 def die_once(folder: Path) -> None:
@@ -82,22 +49,17 @@ def die_once(folder: Path) -> None:
 
 
 def killed(folder: Path, after: int = 2) -> Callable[[], Sentence]:
-    return partial(Killed, str(folder), after)
+    """A model that kills its process with -9, at one private prompt of all workers."""
+    return partial(_killed, folder, after)
 
 
-class Interrupted(Sentence):
-    """Interrupts its process, as Ctrl-C in a terminal does, at its second private prompt."""
+def _killed(folder: Path, after: int) -> Sentence:
+    return Hooked(lambda number: number > after and die_once(folder))
 
-    def __init__(self) -> None:
-        super().__init__(sure=0.999999)
-        self.asked = 0
 
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.asked += 1
-            if self.asked == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-        return super().next_token_logprobs(prompts, support)
+def interrupted() -> Sentence:
+    """A model that interrupts its process, as Ctrl-C in a terminal does, at its second private prompt."""
+    return Hooked(lambda number: number == 2 and os.kill(os.getpid(), signal.SIGINT))
 
 
 class Failing(Sentence):

@@ -1,8 +1,9 @@
 """Scripted language models and data sets that several test files use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dpfewshot.backends import Scripted
+from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.sample_data import SUPPORT_TICKETS
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -19,12 +20,13 @@ TASK = Task(
 WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
 
 
+SENTENCE = (" my", " parcel", " is", " late", "\n")
+
+
 class Sentence(Scripted):
     """Says its sentence word by word, with probability `sure`, whatever the records hold."""
 
-    def __init__(
-        self, sentence: Sequence[str] = (" my", " parcel", " is", " late", "\n"), sure: float = 0.93
-    ) -> None:
+    def __init__(self, sentence: Sequence[str] = SENTENCE, sure: float = 0.93) -> None:
         self.sentence = [WORDS.index(word) for word in sentence]
         self.sure = sure
         self.prompts = 0
@@ -40,6 +42,27 @@ class Sentence(Scripted):
         probabilities = [rest] * len(WORDS)
         probabilities[self.sentence[min(words, len(self.sentence) - 1)]] = self.sure
         return probabilities
+
+
+class Hooked(Sentence):
+    """Nearly sure of its sentence; calls a hook with the number of each call of private prompts.
+
+    Args:
+        hook: what it raises comes in place of the answer.
+    """
+
+    def __init__(
+        self, hook: Callable[[int], object] = lambda _number: None, sentence: Sequence[str] = SENTENCE
+    ) -> None:
+        super().__init__(sentence, sure=0.999999)
+        self.hook = hook
+        self.asked = 0
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        if support is not None:
+            self.asked += 1
+            self.hook(self.asked)
+        return super().next_token_logprobs(prompts, support)
 
 
 class Desk(Scripted):
