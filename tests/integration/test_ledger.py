@@ -17,14 +17,15 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import partition_of, scope_name
+from dpfewshot.account.verification import check
+from dpfewshot.cli.application import run as main
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, charged
-from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
+from tests.support.ledgers import BUDGET, COST, rows, run
 from tests.support.scripts import TASK
 
-FIXTURES = (account, ledger, path, url)
 DIES = """
 import os, signal, sys
 from dpfewshot.account.ledger import BudgetLedger
@@ -117,11 +118,31 @@ def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account:
     assert ledger.account_or_create("other", PrivacyBudget(0.1, 1e-9)).budget == PrivacyBudget(0.1, 1e-9)
 
 
-def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLedger) -> None:
-    with pytest.raises(
-        LedgerError, match=r"'tickets': compare the .* path .*: dpfewshot ledger create --ledger"
-    ):
+def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLedger, url: str) -> None:
+    says = r"'tickets': compare the .* path .*: dpfewshot ledger create --ledger"
+    with pytest.raises(LedgerError, match=says):
         ledger.account("tickets")
+    with pytest.raises(LedgerError, match=rf"{says} .*--relation add-remove --unit customer$"):
+        dpf.open_account(url, "tickets", relation="add-remove", unit="customer")
+
+
+def test_an_overdrawn_account_and_a_changed_entry(
+    ledger: BudgetLedger, account: Account, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    charged(account, None, COST)
+    snapshot = account.snapshot()
+    snapshot.entries[0]["epsilon"] = 10**12
+    [problem] = check(snapshot).problems
+    assert "is charged with epsilon=1.0, delta=1e-06 for the whole data set, its history" in problem
+    with pytest.raises(LedgerError, match="change-budget"):
+        ledger.create("tickets", PrivacyBudget(0.5, 1e-5))
+    change = ["ledger", "change-budget", "--ledger", url, "--dataset", "tickets", "--delta", "1e-5"]
+    assert main([*change, "--epsilon", "0.5"]) == 0
+    assert "overdrawn" in capsys.readouterr().err
+    assert main([*change, "--epsilon", "1"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    assert "1 entry, relation zero-out, each record is one unit" in printed.out
 
 
 @pytest.mark.parametrize(

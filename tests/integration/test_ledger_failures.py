@@ -14,9 +14,8 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
+from tests.support.ledgers import BUDGET, COST, rows, run
 
-FIXTURES = (account, ledger, path, url)
 LAZY = """
 import sys
 import dpfewshot

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.account import Reserved
 from dpfewshot.account.amounts import Amount, EventCost, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
@@ -30,64 +28,9 @@ from tests.account.test_account_rules import BUDGET, WEEKLY
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.histories import lived
-from tests.support.ledgers import path, url
+from tests.support.histories import lived, three_plans
+from tests.support.ledgers import tamper
 from tests.support.processes import environment
-
-FIXTURES = (path, url)
-
-TAMPERINGS = {
-    "a divergence is lowered": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2",
-    "a divergence is dropped": "UPDATE dpfewshot_entry SET renyi = NULL WHERE id = 2",
-    "a divergence is added": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 3",
-    "a divergence is moved": (
-        "UPDATE dpfewshot_entry SET renyi = renyi + 1 WHERE id = 1;"
-        "UPDATE dpfewshot_entry SET renyi = renyi - 1 WHERE id = 2"
-    ),
-    "a divergence and its row are lowered": (
-        "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2;"
-        "UPDATE dpfewshot_history SET renyi = 1 WHERE number = 3"
-    ),
-    "a divergence's row is dropped": "UPDATE dpfewshot_history SET renyi = NULL WHERE number = 3",
-    "the order is lowered": "UPDATE dpfewshot_account SET renyi_order = 2",
-    "the order is dropped": "UPDATE dpfewshot_account SET renyi_order = NULL",
-    "the order and its row are lowered": (
-        "UPDATE dpfewshot_account SET renyi_order = 2;"
-        "UPDATE dpfewshot_history SET details = replace(details, '\"renyi_order\": 6', '\"renyi_order\": 2')"
-    ),
-}
-DEEP_IN_THE_CHAIN = {"a divergence is moved", "a divergence and its row are lowered"}
-"""What `verify` alone finds: no sum depends on it, or the rows before the last agree with their entries."""
-
-
-def three_plans(url: str) -> Account:
-    account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
-    account.reserve(None, WEEKLY, {}, DRAWS)
-    account.reserve(None, WEEKLY, {}, DRAWS)
-    account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS)
-    assert account.verify().ok
-    return account
-
-
-def tamper(path: Path, statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
-
-
-@pytest.mark.parametrize("statements", TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampering_is_found(path: Path, url: str, statements: str) -> None:
-    three_plans(url)
-    tamper(path, statements)
-    assert not BudgetLedger.open(url).account("tickets").verify().ok
-
-
-@pytest.mark.parametrize("name", [name for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN])
-def test_nothing_is_reserved_on_an_account_that_was_tampered_with(path: Path, url: str, name: str) -> None:
-    open_before = three_plans(url)
-    tamper(path, TAMPERINGS[name])
-    for account in (open_before, BudgetLedger.open(url).account("tickets")):
-        with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-            account.reserve(None, WEEKLY, {}, DRAWS)
 
 
 def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
