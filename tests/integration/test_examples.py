@@ -18,7 +18,7 @@ import dpfewshot as dpf
 from dpfewshot.cli.application import run
 from examples import nightly
 from tests.support.factory import demonstration
-from tests.support.scripts import TASK, Hooked, tickets
+from tests.support.scripts import TASK, Hooked, written
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -37,16 +37,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         next(line for line in (nightly.__doc__ or "").splitlines() if "ledger create" in line)
     )
     assert run(words[1:]) == 0
-    records = tmp_path / "tickets.jsonl"
-    records.write_text(
-        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
-    )
-    task = tmp_path / "task.toml"
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    return ["--records", str(records), "--task", str(task), "--folder", str(tmp_path / "demonstrations")]
+    return [*written(tmp_path), "--folder", str(tmp_path / "demonstrations")]
 
 
 def spent(folder: Path) -> float:

@@ -8,10 +8,8 @@ noise is small, so each difference is a leak. No seed is needed.
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +25,7 @@ from dpfewshot.audit.game import canary_game
 from dpfewshot.backends import Scripted
 from dpfewshot.evaluation.conditions import Request, Synthetic
 from tests.support.factory import planned_once, synthesizer
+from tests.support.fleet import Pickling
 
 LABELS = ("refund", "delivery")
 TASK = dpf.Task("tickets", "Write a ticket.", "Kind", "Ticket", LABELS)
@@ -268,7 +267,7 @@ class Here:
         return replace(found, bias=())
 
     def spread(self) -> object:
-        with self.synthesizer(**self.on_disk) as made, _Pickling(1) as executor:
+        with self.synthesizer(**self.on_disk) as made, Pickling() as executor:
             done = made.generate_all(executor=executor, worker_backend=Model)
             return [(one.text, one.spent) for one in done]
 
@@ -283,14 +282,6 @@ class Here:
 
     def counted(self) -> object:
         return dpf.release_labels(self.records, count=2, epsilon=50, delta=1e-6, account=self.account)
-
-
-class _Pickling(ThreadPoolExecutor):
-    """Sends tasks as a pool of processes does."""
-
-    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
-        sent = pickle.dumps(arguments)
-        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
 
 
 def words() -> dpf.icl.PromptFormat:

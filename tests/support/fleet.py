@@ -202,6 +202,19 @@ class Remote(ThreadPoolExecutor):
         super().__exit__(*error)  # type: ignore[arg-type]
 
 
+class Pickling(ThreadPoolExecutor):
+    """Sends tasks as a pool of processes does; the pickled ones wait for `before`."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__(1)
+        self.before = before
+
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        sent = pickle.dumps(arguments)
+        self.before()
+        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
+
+
 class Twice(ThreadPoolExecutor):
     """Runs every task twice, as engines do that retry by themselves.
 

@@ -1,10 +1,11 @@
 """Scripted language models and data sets that several test files use."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.sample_data import SUPPORT_TICKETS
+from dpfewshot.sample_data import SUPPORT_TICKETS, write_jsonl
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -16,6 +17,14 @@ TASK = Task(
     labels=("refund", "delivery"),
     no_repeat_ngram_size=0,  # its models repeat themselves
 )
+
+TASK_FILE = """
+name = "tickets"
+instruction = "Write a ticket."
+label_field = "Kind"
+text_field = "Ticket"
+labels = ["refund", "delivery"]
+"""
 
 WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
 
@@ -71,6 +80,13 @@ class Desk(Scripted):
     def __init__(self) -> None:
         words = (" my", " parcel", "\n", *(f" {label}" for label in SUPPORT_TICKETS.labels or ()))
         super().__init__(words, lambda _: [0.6, 0.2, *[0.2 / (len(words) - 2)] * (len(words) - 2)])
+
+
+def written(folder: Path, records: Sequence[Record] | None = None) -> list[str]:
+    """The tickets and their task as files; the options that name them."""
+    (folder / "task.toml").write_text(TASK_FILE)
+    write_jsonl(tickets() if records is None else records, folder / "records.jsonl")
+    return ["--task", str(folder / "task.toml"), "--records", str(folder / "records.jsonl")]
 
 
 def tickets(count: int = 400) -> list[Record]:
