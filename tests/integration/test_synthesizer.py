@@ -131,7 +131,6 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"shots_per_label": 0}, "shots_per_label"),
         ({"tokens_per_draw": 9}, "tokens_per_draw"),
         ({"records_per_prompt": 0}, "records_per_prompt"),
-        ({"prompts_per_draw": 2.5}, "prompts_per_draw"),
         ({"mechanism": dpf.mechanisms.Gaussian(top_k=9)}, "top_k"),
         ({"population": {"refund": 200}}, "delivery"),
         ({"population": {"refund": 0, "delivery": 1}}, "refund"),
