@@ -9,12 +9,16 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partialmethod
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import Counter
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
+from tests.support.outputs import extras_of, telemetry
 from tests.support.scripts import Hooked
 from tests.support.service import SECRET, synthesizer
 
@@ -32,9 +36,10 @@ def raising(error: BaseException) -> Hooked:
     return Hooked(hook)
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    plain = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime"}
-    return {name: value for name, value in record.__dict__.items() if name not in plain}
+@pytest.fixture(name="telemetry")
+def heard() -> Iterator[tuple[Any, Any]]:
+    with telemetry() as both:
+        yield both
 
 
 def test_a_library_is_silent_by_itself() -> None:
@@ -49,7 +54,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
     made = synthesizer(shots_per_label=2)
     demonstrations = made.generate_all()
     ours = [record for record in caplog.records if record.name.startswith("dpfewshot")]  # not a pool's
-    told = [(record.getMessage(), fields_of(record)) for record in ours]
+    told = [(record.getMessage(), extras_of(record)) for record in ours]
     epsilons = {part.spend.epsilon for part in made.plan.strata if part.spend}
     assert [fields for message, fields in told if "was released" in message] == [
         {
@@ -69,7 +74,7 @@ def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) 
     with pytest.raises(dpf.BackendError):
         synthesizer(raising(QUOTING)).generate("refund")
     record = caplog.records[-1]
-    assert fields_of(record) == {
+    assert extras_of(record) == {
         "mechanism": "gaussian", "relation": "zero-out", "label": "refund", "error": "BackendError"
     }  # fmt: skip
     assert record.exc_info is None
@@ -122,40 +127,16 @@ def test_a_handler_that_fails_quotes_no_error_of_ours(
     assert SECRET not in told
 
 
-@pytest.mark.parametrize("place", ["on_end", "add"])
+@pytest.mark.usefixtures("telemetry")
+@pytest.mark.parametrize(("owner", "place"), [(SimpleSpanProcessor, "on_end"), (Counter, "add")])
 def test_telemetry_that_fails_loses_no_demonstration(
-    place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    owner: type, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request.getfixturevalue("telemetry")
-    from opentelemetry.sdk.metrics import Counter
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
     def fails(*_: object) -> None:
         raise LookupError(SECRET)
 
-    monkeypatch.setattr(SimpleSpanProcessor if place == "on_end" else Counter, place, fails)
+    monkeypatch.setattr(owner, place, fails)
     assert synthesizer(observers=[OpenTelemetryObserver()]).generate("refund").certified
-
-
-@pytest.fixture
-def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """What one test's spans and metrics go to: the process has one global provider, which stays unset."""
-    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
-    from opentelemetry import metrics, trace
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    spans, meters = TracerProvider(), MeterProvider([reader])
-    spans.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", spans.get_tracer)
-    monkeypatch.setattr(metrics, "get_meter", meters.get_meter)
-    yield exporter, reader
-    spans.shutdown()
-    meters.shutdown()
 
 
 def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any, Any]) -> None:
@@ -222,20 +203,14 @@ class Recording(Observer):
         self.told.append((event, dict(facts)))
         self.at_hand.append(sys.exc_info()[1])
 
-    def reserved(self, facts: Facts) -> None:
-        self._keep("reserved", facts)
+    def _tell(self, event: str, facts: Facts) -> None:
+        self._keep(event, facts)
 
-    def started(self, facts: Facts) -> None:
-        self._keep("started", facts)
-
-    def released(self, facts: Facts) -> None:
-        self._keep("released", facts)
-
-    def failed(self, facts: Facts) -> None:
-        self._keep("failed", facts)
-
-    def stopped(self, facts: Facts) -> None:
-        self._keep("stopped", facts)
+    reserved = partialmethod(_tell, "reserved")
+    started = partialmethod(_tell, "started")
+    released = partialmethod(_tell, "released")
+    failed = partialmethod(_tell, "failed")
+    stopped = partialmethod(_tell, "stopped")
 
 
 RUN = {"mechanism": "gaussian", "relation": "zero-out"}
