@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -19,6 +15,7 @@ from dpfewshot.cli.application import run
 from examples import nightly
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK, Hooked, written
+from tests.support.servers import scripted
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -91,58 +88,32 @@ def test_a_lost_ledger_ends_the_night(arguments: list[str], tmp_path: Path, firs
 # ---- OpenAI's client -------------------------------------------------------------------------------------
 
 
-class Chat(BaseHTTPRequestHandler):
-    """Answers with the label of the demonstration whose text was asked for: it must have been shown."""
-
-    seen: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append({"path": self.path, **asked})
-        messages = asked["messages"]
-        shown = {
-            text["content"]: label["content"]
-            for text, label in zip(messages[1:-1:2], messages[2:-1:2], strict=True)
-        }
-        content = shown[messages[-1]["content"]]
-        message = {"role": "assistant", "content": content}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    Chat.seen.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Chat) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{listening.server_address[1]}/v1")
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        yield Chat.seen
-        listening.shutdown()
-        thread.join()
+def answer(_path: str, asked: dict[str, Any]) -> tuple[int, dict[str, str], dict[str, object]]:
+    """The label of the demonstration whose text was asked for: it must have been shown."""
+    *messages, last = asked["messages"][1:]
+    shown = {
+        text["content"]: label["content"] for text, label in zip(messages[::2], messages[1::2], strict=True)
+    }
+    message = {"role": "assistant", "content": shown[last["content"]]}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return 200, {}, {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
 
 def test_the_client_shows_the_demonstrations(
-    server: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("openai", reason="openai is not installed: pip install '.[examples]'")
     from examples import openai_client
 
+    asked: list[tuple[str, Any]] = []
     path = tmp_path / "demos.jsonl"
     dpf.Demonstrations([DEMONSTRATION]).to_jsonl(path)
-    openai_client.main(str(path), "trec", "m", "my parcel is late")
+    with scripted(lambda *request: asked.append(request) or answer(*request)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        openai_client.main(str(path), "trec", "m", "my parcel is late")
     assert capsys.readouterr().out == "delivery\n"
-    [asked] = server
-    assert asked["path"] == "/v1/chat/completions"
-    assert asked["messages"][0]["content"].startswith("Classify the questions")
-    assert len(asked["messages"]) == 4
+    [(page, body)] = asked
+    assert page == "/v1/chat/completions"
+    assert body["messages"][0]["content"].startswith("Classify the questions")
+    assert len(body["messages"]) == 4
