@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Reserved
 from dpfewshot.account.amounts import Amount, EventCost, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
@@ -31,6 +30,7 @@ from tests.support.accounts import DRAWS
 from tests.support.histories import lived, three_plans
 from tests.support.ledgers import tamper
 from tests.support.processes import environment
+from tests.support.spies import SpyingAccount
 
 
 def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
@@ -97,26 +97,16 @@ def test_a_release_of_labels_states_its_divergence() -> None:
         all(release() for _ in range(100))
 
 
-class Told(dpf.Account):
-    """Remembers what it was asked for."""
-
-    costs: tuple[Any, ...] = ()
-
-    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> Reserved:
-        self.costs += (cost,)
-        return super().reserve(scope, cost, details, draws)
-
-
 def test_a_choice_and_a_calibration_state_their_divergences() -> None:
-    account = Told.in_memory(PrivacyBudget(4.0, 1e-5), rule="renyi")
+    journal: list[Any] = []
+    account = SpyingAccount(PrivacyBudget(4.0, 1e-5), journal)
     choose([HELPFUL], account=account)
-    [choice] = account.costs
-    assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
     choose([HELPFUL], account=account, scored_units=100)
-    sampled = account.costs[-1].event
+    choice, sampled = (told.arguments[1].event for told in journal if told.act == "reserve")
+    assert choice == PoissonRandomizedResponse(1.0, 2.0, 1)
     assert (sampled.sampling_rate, sampled.steps) == (0.1, 1)
     assert math.log1p(0.1 * math.expm1(sampled.epsilon)) == pytest.approx(2.0)
-    assert renyi_divergence(sampled, 4) < 0.9 * renyi_divergence(choice.event, 4)
+    assert renyi_divergence(sampled, 4) < 0.9 * renyi_divergence(choice, 4)
     mean = NoisyMean.of_budget(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
     assert isinstance(mean.cost, EventCost)
     assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.epsilon < 0.5 * 1e12
