@@ -73,12 +73,6 @@ assert statuses == [0] * 10, statuses
 
 
 # accounts
-def test_creating_twice_with_the_same_words_is_one_account(ledger: BudgetLedger, account: Account) -> None:
-    account.reserve(None, COST, {}, DRAWS)
-    assert ledger.create("tickets", BUDGET).spent == COST
-    assert ledger.datasets() == ["tickets"]
-
-
 def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: Account) -> None:
     with pytest.raises(LedgerError, match=r"epsilon=1\.0.*not .*epsilon=2\.0"):
         ledger.create(account.dataset, PrivacyBudget(2.0, 1e-5))

@@ -139,20 +139,17 @@ def about_it(text: object) -> bool:
     return re.search(rf"{TEXT}\b", str(text)) is not None
 
 
-def answers(error: Exception | None) -> Callable[[Patch], None]:
-    def patched(patch: Patch) -> None:
-        sound = Model.answer
+def reads_it(_model: object, text: str) -> bool:
+    return about_it(text)
 
-        def answer(self: Model, prompt: list[int]) -> list[float]:
-            if about_it(self.detokenize(prompt)):
-                if error is not None:
-                    raise error
-                return [float("nan")] * len(WORDS)
-            return sound(self, prompt)
 
-        patch.setattr(Model, "answer", answer)
+def answers_nothing(patch: Patch) -> None:
+    sound = Model.answer
 
-    return patched
+    def answer(model: Model, prompt: list[int]) -> list[float]:
+        return [float("nan")] * len(WORDS) if about_it(model.detokenize(prompt)) else sound(model, prompt)
+
+    patch.setattr(Model, "answer", answer)
 
 
 @dataclass(frozen=True)
@@ -185,27 +182,25 @@ STEPS = {
             patch, "dpfewshot.tasks.layout.TextLayout.fold", lambda _, text: text == TEXT, MemoryError()
         )
     ),
-    "tokenise": Step(lambda patch: raising_model(patch, ValueError(TEXT))),
-    "tokenise, for lack of memory": Step(lambda patch: raising_model(patch, MemoryError())),
-    "answer": Step(answers(ValueError(TEXT))),
-    "answer with a number": Step(answers(None)),
+    "tokenise": Step(lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, ValueError(TEXT))),
+    "tokenise, for lack of memory": Step(
+        lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, MemoryError())
+    ),
+    "answer": Step(
+        lambda patch: raising(
+            patch,
+            f"{__name__}.Model.answer",
+            lambda model, prompt: about_it(model.detokenize(prompt)),
+            ValueError(TEXT),
+        )
+    ),
+    "answer with a number": Step(answers_nothing),
     "compare": Step(
         lambda patch: raising(
             patch, "dpfewshot.releases.scoring.same_label", lambda _, label: label == "REFUND", MemoryError()
         )
     ),
 }
-
-
-def raising_model(patch: Patch, error: Exception) -> None:
-    sound = Model.tokenize
-
-    def tokenize(self: Model, text: str) -> list[int]:
-        if about_it(text):
-            raise error
-        return sound(self, text)
-
-    patch.setattr(Model, "tokenize", tokenize)
 
 
 # ---- the verbs -------------------------------------------------------------------------------------------
