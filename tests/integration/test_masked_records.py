@@ -26,8 +26,6 @@ def rows() -> list[dpf.Record]:
 
 
 class Listening(Sentence):
-    """Remembers the texts that it tokenises."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
         super().__init__(sure=0.999999)

@@ -12,8 +12,6 @@ from dpfewshot.values import Record
 from tests.support.factory import synthesizer
 from tests.support.scripts import WORDS, Sentence, tickets
 
-BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
-
 
 def test_a_demonstration_says_what_it_is() -> None:
     made = synthesizer(prompts_per_draw=40)

@@ -28,8 +28,6 @@ def test_an_empty_draw_never_reaches_the_backend() -> None:
 
 
 class Dead(Sentence):
-    """Fails on every prompt."""
-
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         del support
         raise RuntimeError(f"cannot evaluate {[self.detokenize(prompt) for prompt in prompts]}")

@@ -23,7 +23,6 @@ from tests.support.scripts import Hooked
 from tests.support.service import SECRET, synthesizer
 
 LABELS = {"refund", "delivery"}
-PUBLIC = {"mechanism": {"gaussian"}, "relation": {"zero-out"}, "label": LABELS, "certified": {True}}
 QUOTING = dpf.BackendError(f"cannot evaluate {SECRET}")
 
 

@@ -208,8 +208,6 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Here:
-    """Where a verb runs."""
-
     records: Any
     folder: Path
     account: dpf.Account

@@ -43,7 +43,6 @@ def _hooked(name: str, sentence: Sequence[str]) -> Sentence:
 
 
 def die_once(folder: Path) -> None:
-    """Kill this process, unless another one was."""
     if first_time(folder / "killed"):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -100,8 +99,6 @@ def slow(folder: Path, seconds: float = 0.2) -> Callable[[], Sentence]:
 
 
 class OtherModel(Sentence):
-    """Writes the public prompt in other tokens."""
-
     def tokenize(self, text: str) -> list[int]:
         return [0, *super().tokenize(text)]
 

@@ -37,5 +37,4 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
 
 
 def acts(folder: Path) -> list[object]:
-    """What happened to the account of `make`."""
     return resuming.acts(f"sqlite:///{folder}/budget.db")

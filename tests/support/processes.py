@@ -29,5 +29,4 @@ def in_child(work: Callable[[], object]) -> str:
 
 
 def true_in_child(work: Callable[[], object]) -> bool:
-    """Whether it returns something true in a forked child."""
     return in_child(lambda: bool(work())) == "True"

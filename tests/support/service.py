@@ -17,8 +17,6 @@ SECRET = "swordfish"
 
 
 class Gated(Hooked):
-    """Waits at its gate before each answer to private prompts."""
-
     def __init__(self) -> None:
         super().__init__(self.wait)
         self.gate = threading.Semaphore(0)
