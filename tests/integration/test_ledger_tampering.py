@@ -204,8 +204,8 @@ def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> No
     account = lived(ledger_url)
     account.reserve(scope, PrivacySpend(0.0, 0.0), {}, DRAWS)
     account.change_budget(PrivacyBudget(9.0, 1e-5))
-    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
     account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS)
+    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
     assert account.verify().ok
 
 
