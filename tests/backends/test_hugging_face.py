@@ -16,8 +16,7 @@ from dpfewshot.errors import BackendError, MissingExtra
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import inside
 from tests.support.blocks import answers
-from tests.support.small_models import SMALL, folder, one_thread
-from tests.support.tiny_models import PADDING, SIZES, save_tiny_model
+from tests.support.tiny_models import PADDING, SIZES, SMALL, folder, one_thread, save_tiny_model
 
 FIXTURES = (folder, one_thread)
 pytestmark = pytest.mark.model

@@ -14,8 +14,8 @@ from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.blocks import answers, same_bits
 from tests.support.processes import true_in_child
-from tests.support.small_models import SMALL, folder, one_thread
 from tests.support.streams import evaluated
+from tests.support.tiny_models import SMALL, folder, one_thread
 
 FIXTURES = (folder, one_thread)
 pytestmark = pytest.mark.model

@@ -21,8 +21,8 @@ from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.cli.application import run
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration, synthesizer
-from tests.support.interruptions import Failing, fails_at, make
-from tests.support.scripts import tickets
+from tests.support.interruptions import fails_at, make
+from tests.support.scripts import Hooked, tickets
 
 __all__ = ["make"]
 
@@ -306,7 +306,7 @@ def test_a_resumed_run_verifies(
 ) -> None:
     with make(fails_at(7), shots_per_label=2) as first, pytest.raises(dpf.BackendError):
         first.generate_all()
-    with make(Failing(), shots_per_label=2) as later:
+    with make(Hooked(), shots_per_label=2) as later:
         made = later.generate_all(resume=True)
     made.to_jsonl(tmp_path / "demos.jsonl")
     assert len({one.certificate for one in made}) == 1

@@ -19,7 +19,8 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.cli.generate import _Lines
 from tests.support import factory
-from tests.support.interruptions import GONE, Failing, acts, fails_at, make
+from tests.support.interruptions import GONE, acts, fails_at, make
+from tests.support.scripts import Hooked
 
 FIXTURES = (make,)
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -75,7 +76,7 @@ def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, tmp_path: Path)
             inside.set()
             time.sleep(0.1)
 
-    made, refused = make(Failing(hook), shots_per_label=3), list[BaseException]()
+    made, refused = make(Hooked(hook), shots_per_label=3), list[BaseException]()
 
     def run() -> None:
         try:
@@ -118,7 +119,7 @@ def test_a_forked_child_has_a_run_of_its_own(make: Any, tmp_path: Path, way: str
 # ---- a ledger that does not answer -----------------------------------------------------------------------
 
 
-class Locks(Failing):
+class Locks(Hooked):
     """From its first public answer on, another process holds the ledger; it may fail then, too."""
 
     def __init__(self, folder: Path, *, fails: bool = False) -> None:
@@ -189,7 +190,7 @@ def test_killed_while_it_gives_back_a_later_run_pays_once(make: Any, tmp_path: P
     """Killed before or after the account's commit."""
     make(budget=dpf.PrivacyBudget(20.0, 1e-3))  # makes the account
 
-    class Gone(Failing):
+    class Gone(Hooked):
         def next_token_logprobs(self, *_: Any) -> Any:
             raise GONE
 

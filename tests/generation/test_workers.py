@@ -350,7 +350,7 @@ def test_processes_of_a_server_are_told_to_be_threads(url: str, process: Executo
 
 def test_ctrl_c_in_a_worker_ends_it_between_two_tokens_and_costs_no_draw(url: str, process: Executor) -> None:
     with refunds(url) as made, pytest.raises(dpf.BackendError, match="interrupted") as raised:
-        made.generate_all(executor=process, worker_backend=fleet.Interrupted)
+        made.generate_all(executor=process, worker_backend=fleet.interrupted)
     assert raised.value.retryable
     assert draws_left(url) == [PLANNED - 2]
     with refunds(url) as made:

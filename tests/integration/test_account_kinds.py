@@ -39,11 +39,12 @@ def synthesizer(account: object, records: object = None, **options: Any) -> dpf.
     return factory.synthesizer(records=records, account=account, **settings)
 
 
-def customers(count: int = 400, name: str = "customer") -> Any:
+def customers() -> Any:
     """Of two tickets each, of one label."""
-    units = [f"{one.label} {i // 4}" for i, one in enumerate(tickets(count))]
-    by_hand = [dpf.Record(one.text, one.label, unit) for one, unit in zip(tickets(count), units, strict=True)]
-    return dpf.as_records(by_hand, unit=name)
+    units = enumerate(tickets())
+    return dpf.as_records(
+        [dpf.Record(one.text, one.label, f"{one.label} {i // 4}") for i, one in units], unit="customer"
+    )
 
 
 # ---- one partition -----------------------------------------------------------------------------------
@@ -145,25 +146,15 @@ def test_an_account_for_customers_takes_customers_and_nobody_else(make_account: 
     assert account.spent.epsilon > 3.9
 
 
-def test_records_by_hand_are_named_by_the_synthesizer() -> None:
-    by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
-    account = dpf.Account.in_memory(BUDGET)
-    account.bind(frozenset({"zero-out"}), "customer")
-    with pytest.raises(dpf.LedgerError, match="name it with unit="):
-        synthesizer(account, by_hand)
-    synthesizer(account, by_hand, unit="customer").generate("refund")
-
-
-def test_units_without_a_name_are_refused_on_a_durable_account(tmp_path: Path) -> None:
+def test_units_are_named_by_the_synthesizer_or_refused(make_account: Any) -> None:
     """Two columns that nobody named, customers and agents, passed for one."""
     by_hand = [dpf.Record(one.text, one.label, str(i)) for i, one in enumerate(tickets())]
-    with dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db") as ledger:
-        account = ledger.create("tickets", BUDGET, unit="customer")
-        with pytest.raises(dpf.LedgerError, match="name it with unit="):
-            synthesizer(account, by_hand)
-        with pytest.raises(dpf.LedgerError, match="name it with unit="):
-            dpf.release_labels(by_hand, count=1, epsilon=1, delta=1e-6, account=account)
-        synthesizer(account, by_hand, unit="customer")
+    account = make_account(unit="customer")
+    with pytest.raises(dpf.LedgerError, match="name it with unit="):
+        synthesizer(account, by_hand)
+    with pytest.raises(dpf.LedgerError, match="name it with unit="):
+        dpf.release_labels(by_hand, count=1, epsilon=1, delta=1e-6, account=account)
+    synthesizer(account, by_hand, unit="customer").generate("refund")
 
 
 def test_all_records_have_a_unit_or_none_has() -> None:
@@ -171,13 +162,6 @@ def test_all_records_have_a_unit_or_none_has() -> None:
     mixed = [dpf.Record("my parcel is late", "refund", "ann"), *tickets()]
     with pytest.raises(dpf.InvalidRecords, match="others do not"):
         synthesizer(None, mixed)
-
-
-def test_a_unit_that_the_records_do_not_have_is_refused() -> None:
-    with pytest.raises(dpf.InvalidRecords, match="unit is missing"):
-        synthesizer(None, tickets(), unit="customer")
-    with pytest.raises(dpf.InvalidRecords, match="'customer', which is not 'ticket'"):
-        synthesizer(None, customers(), unit="ticket")
 
 
 def test_rows_are_read_with_the_unit_that_the_synthesizer_names() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import unicodedata
 from contextlib import closing
@@ -21,25 +20,13 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, LEASE
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import Sentence, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "budget.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[BudgetLedger]:
-    with BudgetLedger.open(f"sqlite:///{path}") as opened:
-        yield opened
 
 
 def synthesizer(ledger: BudgetLedger, dataset: str, **further: Any) -> dpf.Synthesizer:
@@ -145,14 +132,6 @@ def test_a_typo_is_an_error_that_names_what_was_meant(ledger: BudgetLedger) -> N
     assert ledger.datasets() == ["tickets"]
 
 
-def test_create_makes_the_account_and_finds_it_again(path: Path) -> None:
-    for label in TASK.labels or ():
-        account = dpf.open_account(f"sqlite:///{path}", "tickets", create=BUDGET)
-        factory.synthesizer(budget=BUDGET, account=account, max_tokens=3).generate(label)
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        assert ledger.account("tickets").entries == 2
-
-
 def test_looking_makes_no_file(path: Path) -> None:
     url = f"sqlite:///{path}"
     with BudgetLedger.open(url) as ledger:
@@ -199,27 +178,8 @@ def test_the_command_line_makes_an_account_only_when_told(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: Sentence())
-    records = tmp_path / "records.jsonl"
-    records.write_text(
-        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
-    )
-    task = tmp_path / "task.toml"
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    command = [
-        "generate",
-        "--task",
-        str(task),
-        "--records",
-        str(records),
-        "--epsilon",
-        "4",
-        "--delta",
-        "1e-5",
-    ]
-    command += ["--max-tokens", "3", "--set", "top_k=all", "--ledger", f"sqlite:///{path}", "--dataset"]
+    command = ["generate", *written(tmp_path), "--epsilon", "4", "--delta", "1e-5", "--max-tokens", "3"]
+    command += ["--set", "top_k=all", "--ledger", f"sqlite:///{path}", "--dataset"]
     assert run([*command, "tickets"]) == 2
     assert "does not exist" in capsys.readouterr().err
     assert not path.exists()
@@ -227,15 +187,6 @@ def test_the_command_line_makes_an_account_only_when_told(
     assert run([*command, "tikets"]) == 2
     assert "did you mean 'tickets'?" in capsys.readouterr().err
     assert run([*command, "tickets"]) == 3  # the same budget, which is spent
-
-
-# ---- the unit's name -----------------------------------------------------------------------------------
-
-
-def test_no_account_is_made_of_units_without_a_name(ledger: BudgetLedger) -> None:
-    with pytest.raises(LedgerError, match="name of a column"):
-        ledger.create("tickets", BUDGET, unit="")
-    assert ledger.datasets() == []
 
 
 def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:

@@ -46,13 +46,11 @@ def test_a_demonstration_of_each_label_says_what_it_is() -> None:
 def test_the_prompt_is_the_instruction_the_label_and_what_was_written() -> None:
     prompts: list[list[int]] = []
 
-    class Watching(Scripted):
-        def next_token_logprobs(self, asked: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-            prompts.extend(list(prompt) for prompt in asked)
-            return super().next_token_logprobs(asked, support)
+    def answer(prompt: list[int]) -> list[float]:
+        prompts.append(list(prompt))
+        return [0.0, 0.0, 0.0, 0.0, 1.0]
 
-    pieces = (TASK.preamble(), "Kind:", " refund", "\nTicket:", "yes")
-    backend = Watching(pieces, lambda _prompt: [0.0] * (len(pieces) - 1) + [1.0])
+    backend = Scripted((TASK.preamble(), "Kind:", " refund", "\nTicket:", "yes"), answer)
     dpf.instruction_only_demonstrations(TASK, backend, ["refund"], max_tokens=3)
     assert prompts[:3] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4]]
     assert prompts[3:] == [[0, 1, 2, 3, *[4] * many] for many in range(3, 3 + COMPLETION)]

@@ -90,11 +90,6 @@ def service(ledger: str, log: Path, *, seconds: float = 0) -> Iterator[Service]:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'budget.db'}"
-
-
-@pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "service.log"
 

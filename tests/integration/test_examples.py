@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -18,7 +14,8 @@ import dpfewshot as dpf
 from dpfewshot.cli.application import run
 from examples import nightly
 from tests.support.factory import demonstration
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import TASK, Hooked, written
+from tests.support.servers import scripted
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -37,31 +34,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         next(line for line in (nightly.__doc__ or "").splitlines() if "ledger create" in line)
     )
     assert run(words[1:]) == 0
-    records = tmp_path / "tickets.jsonl"
-    records.write_text(
-        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
-    )
-    task = tmp_path / "task.toml"
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    return ["--records", str(records), "--task", str(task), "--folder", str(tmp_path / "demonstrations")]
-
-
-class Wide(Sentence):
-    """May be killed after so many answers to private prompts."""
-
-    def __init__(self, dies_after: int | None = None) -> None:
-        super().__init__(sure=0.999999)
-        self.dies_after = dies_after
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None and self.dies_after is not None:
-            self.dies_after -= 1
-            if self.dies_after < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().next_token_logprobs(prompts, support)
+    return [*written(tmp_path), "--folder", str(tmp_path / "demonstrations")]
 
 
 def spent(folder: Path) -> float:
@@ -71,10 +44,10 @@ def spent(folder: Path) -> float:
 
 def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path: Path) -> None:
     for night in range(1, 5):
-        assert nightly.main([*arguments, "--day", f"night {night}"], Wide) == 0
+        assert nightly.main([*arguments, "--day", f"night {night}"], Hooked) == 0
         assert 1.9 * night < spent(tmp_path / "demonstrations") <= 2 * night
-    assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0  # there is nothing left to do
-    assert nightly.main([*arguments, "--day", "night 5"], Wide) == nightly.BUDGET_EXCEEDED
+    assert nightly.main([*arguments, "--day", "night 1"], Hooked) == 0  # there is nothing left to do
+    assert nightly.main([*arguments, "--day", "night 5"], Hooked) == nightly.BUDGET_EXCEEDED
     written = sorted(path.name for path in (tmp_path / "demonstrations").glob("*.jsonl"))
     assert written == [f"night {night}.jsonl" for night in range(1, 5)]
     assert [
@@ -87,11 +60,14 @@ def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, t
     command = [*arguments, "--day", "night"]
     child = os.fork()
     if child == 0:
-        nightly.main(command, lambda: Wide(tokens))
+        nightly.main(
+            command,
+            lambda: Hooked(lambda number: number > tokens and os.kill(os.getpid(), signal.SIGKILL)),
+        )
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     before = spent(tmp_path / "demonstrations")
-    assert nightly.main(command, Wide) == 0
+    assert nightly.main(command, Hooked) == 0
     assert before <= spent(tmp_path / "demonstrations") <= 2.0
     assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / "night.jsonl")) == 2
 
@@ -100,70 +76,44 @@ def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, t
 def test_a_lost_ledger_ends_the_night(arguments: list[str], tmp_path: Path, first: bool) -> None:
     folder = tmp_path / "demonstrations"
     if not first:
-        assert nightly.main([*arguments, "--day", "night 1"], Wide) == 0
+        assert nightly.main([*arguments, "--day", "night 1"], Hooked) == 0
     left = {path for path in folder.iterdir() if not path.name.startswith("budget.db")}
     for path in set(folder.iterdir()) - left:
         path.unlink()
     with pytest.raises(dpf.LedgerError, match=r"budget\.db' does not exist, so it has no account"):
-        nightly.main([*arguments, "--day", "night 2"], Wide)
+        nightly.main([*arguments, "--day", "night 2"], Hooked)
     assert set(folder.iterdir()) == left
 
 
 # ---- OpenAI's client -------------------------------------------------------------------------------------
 
 
-class Chat(BaseHTTPRequestHandler):
-    """Answers with the label of the demonstration whose text was asked for: it must have been shown."""
-
-    seen: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append({"path": self.path, **asked})
-        messages = asked["messages"]
-        shown = {
-            text["content"]: label["content"]
-            for text, label in zip(messages[1:-1:2], messages[2:-1:2], strict=True)
-        }
-        content = shown[messages[-1]["content"]]
-        message = {"role": "assistant", "content": content}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    Chat.seen.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Chat) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{listening.server_address[1]}/v1")
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        yield Chat.seen
-        listening.shutdown()
-        thread.join()
+def answer(_path: str, asked: dict[str, Any]) -> tuple[int, dict[str, str], dict[str, object]]:
+    """The label of the demonstration whose text was asked for: it must have been shown."""
+    *messages, last = asked["messages"][1:]
+    shown = {
+        text["content"]: label["content"] for text, label in zip(messages[::2], messages[1::2], strict=True)
+    }
+    message = {"role": "assistant", "content": shown[last["content"]]}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return 200, {}, {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
 
 def test_the_client_shows_the_demonstrations(
-    server: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("openai", reason="openai is not installed: pip install '.[examples]'")
     from examples import openai_client
 
+    asked: list[tuple[str, Any]] = []
     path = tmp_path / "demos.jsonl"
     dpf.Demonstrations([DEMONSTRATION]).to_jsonl(path)
-    openai_client.main(str(path), "trec", "m", "my parcel is late")
+    with scripted(lambda *request: asked.append(request) or answer(*request)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        openai_client.main(str(path), "trec", "m", "my parcel is late")
     assert capsys.readouterr().out == "delivery\n"
-    [asked] = server
-    assert asked["path"] == "/v1/chat/completions"
-    assert asked["messages"][0]["content"].startswith("Classify the questions")
-    assert len(asked["messages"]) == 4
+    [(page, body)] = asked
+    assert page == "/v1/chat/completions"
+    assert body["messages"][0]["content"].startswith("Classify the questions")
+    assert len(body["messages"]) == 4

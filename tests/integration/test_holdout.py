@@ -11,20 +11,16 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
-from dpfewshot.account.scopes import partition_of
-from dpfewshot.cli.application import run
-from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.records.units import units
 from dpfewshot.releases.payment import Payment, open_payment
 from dpfewshot.sampling import Holdout
 from dpfewshot.values import PrivacySpend
-from tests.support import factory, inside
+from tests.support import factory
 from tests.support.accounts import make_account
 from tests.support.scripts import TASK, tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     MakeAccount = Callable[..., Account]
 
@@ -64,22 +60,14 @@ def test_a_holdout_of_many_digits_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_a_unit_that_chooses_never_enters_a_prompt(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_chooses_never_enters_a_prompt(free: bool, drawn_from: list[Any]) -> None:
     task, labels = (FREE, ["refund", "delivery"]) if free else (TASK, None)
     made = synthesizer(task=task, labels=labels, prompts_per_draw=160, tokens_per_draw=8)
-    used: list[Any] = []
-    tokens = TokenLoop.tokens
-
-    def spy(loop: TokenLoop, bodies: Any, *rest: Any, **named: Any) -> Any:
-        used.append(list(inside.units_of(bodies)))
-        return tokens(loop, bodies, *rest, **named)
-
-    monkeypatch.setattr(TokenLoop, "tokens", spy)
     made.generate("refund")
     members = [unit for unit in units(tickets()) if free or unit[0].label == "refund"]
     generating = [unit for unit in members if not Holdout(0.2).chooses(unit)]
     assert 0 < len(generating) < len(members)
-    assert used == [generating]
+    assert drawn_from == [generating]
 
 
 def test_the_rate_counts_the_units_that_generate() -> None:
@@ -221,36 +209,3 @@ def test_a_release_is_refused_an_account_of_another_unit_and_an_unknown_label() 
 
 def test_a_payment_shows_no_unit() -> None:
     assert "ticket number" not in repr(payment(None))
-
-
-# ---- the command line --------------------------------------------------------------------------------------
-
-
-def test_the_command_line_plans_and_shows_a_holdout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task, records = tmp_path / "tickets.toml", tmp_path / "tickets.jsonl"
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    rows = [{"text": one.text, "label": one.label} for one in tickets()]
-    records.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    backend = ["--backend", "tests.support.scripts:Sentence"]
-    words = ["--task", str(task), "--records", str(records), *backend, "--epsilon", "4", "--max-tokens", "5"]
-    words += ["--set", "top_k=8"]
-    assert run(["plan", *words, "--set", "probe_seconds=0.01", "--set", "holdout=0.2", "--details"]) == 0
-    assert "20 % of the units are kept for `choose`" in capsys.readouterr().out
-    url = f"sqlite:///{tmp_path}/budget.db"
-    ledger = ["--ledger", url, "--dataset", "tickets"]
-    assert run(["generate", *words, *ledger, "--set", "create=true", "--set", "holdout=0.2", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)["plan"]
-    assert plan["holdout"] == 0.2
-    with dpf.BudgetLedger.open(url) as opened:
-        account = opened.account("tickets")
-        assert account.verify().ok
-        scopes = {row["scope"].partition(": ")[2] for row in account.history() if row["scope"]}
-        assert scopes == {"generates: refund", "generates: delivery"}
-        assert account.partition == partition_of(next(r["scope"] for r in account.history() if r["scope"]))
-    assert run(["generate", *words, "--set", "holdout=1"]) == 2
-    assert "holdout must be at least 0 and below 1" in capsys.readouterr().err

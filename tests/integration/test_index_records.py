@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sample_data import write_jsonl
 from tests.support.factory import synthesizer
+from tests.support.fleet import Pickling
 from tests.support.scripts import TASK, Sentence, tickets
 
 
@@ -24,19 +23,6 @@ from tests.support.scripts import TASK, Sentence, tickets
 def path(tmp_path: Path) -> Path:
     write_jsonl(tickets(), tmp_path / "tickets.jsonl")
     return tmp_path / "tickets.jsonl"
-
-
-class Pickling(ThreadPoolExecutor):
-    """Sends tasks as a pool of processes does; the pickled ones wait for `before`."""
-
-    def __init__(self, before: Callable[[], object]) -> None:
-        super().__init__(1)
-        self.before = before
-
-    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
-        sent = pickle.dumps(arguments)
-        self.before()
-        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
 
 
 class Noting(Sentence):

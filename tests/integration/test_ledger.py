@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
 import signal
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,15 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import partition_of
+from dpfewshot.account.verification import check
+from dpfewshot.cli.application import run as main
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, charged, scope_name
-from tests.support.ledgers import BUDGET, COST, account, ledger, path, rows, run, url
+from tests.support.ledgers import BUDGET, COST, rows, run
 from tests.support.scripts import TASK
 
-FIXTURES = (account, ledger, path, url)
 DIES = """
 import os, signal, sys
 from dpfewshot.account.ledger import BudgetLedger
@@ -72,12 +73,6 @@ assert statuses == [0] * 10, statuses
 
 
 # accounts
-def test_creating_twice_with_the_same_words_is_one_account(ledger: BudgetLedger, account: Account) -> None:
-    account.reserve(None, COST, {}, DRAWS)
-    assert ledger.create("tickets", BUDGET).spent == COST
-    assert ledger.datasets() == ["tickets"]
-
-
 def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: Account) -> None:
     with pytest.raises(LedgerError, match=r"epsilon=1\.0.*not .*epsilon=2\.0"):
         ledger.create(account.dataset, PrivacyBudget(2.0, 1e-5))
@@ -117,29 +112,48 @@ def test_an_existing_account_keeps_its_own_budget(ledger: BudgetLedger, account:
     assert ledger.account_or_create("other", PrivacyBudget(0.1, 1e-9)).budget == PrivacyBudget(0.1, 1e-9)
 
 
-def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLedger) -> None:
-    with pytest.raises(
-        LedgerError, match=r"'tickets': compare the .* path .*: dpfewshot ledger create --ledger"
-    ):
+def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLedger, url: str) -> None:
+    says = r"'tickets': compare the .* path .*: dpfewshot ledger create --ledger"
+    with pytest.raises(LedgerError, match=says):
         ledger.account("tickets")
+    with pytest.raises(LedgerError, match=rf"{says} .*--relation add-remove --unit customer$"):
+        dpf.open_account(url, "tickets", relation="add-remove", unit="customer")
+
+
+def test_an_overdrawn_account_and_a_changed_entry(
+    ledger: BudgetLedger, account: Account, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    charged(account, None, COST)
+    snapshot = account.snapshot()
+    snapshot.entries[0]["epsilon"] = 10**12
+    [problem] = check(snapshot).problems
+    assert "is charged with epsilon=1.0, delta=1e-06 for the whole data set, its history" in problem
+    with pytest.raises(LedgerError, match="change-budget"):
+        ledger.create("tickets", PrivacyBudget(0.5, 1e-5))
+    change = ["ledger", "change-budget", "--ledger", url, "--dataset", "tickets", "--delta", "1e-5"]
+    assert main([*change, "--epsilon", "0.5"]) == 0
+    assert "overdrawn" in capsys.readouterr().err
+    assert main([*change, "--epsilon", "1"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    assert "1 entry, relation zero-out, each record is one unit" in printed.out
 
 
 @pytest.mark.parametrize(
-    ("dataset", "budget", "relation"),
+    ("words", "says"),
     [
-        ("", BUDGET, "zero-out"),
-        ("tickets", BUDGET, "zero_out"),
-        ("tickets", PrivacyBudget(1e7, 1e-5), "zero-out"),
-        ("tickets", PrivacyBudget(1.0, 1e-19), "zero-out"),
-        ("tickets \udc80", BUDGET, "zero-out"),
+        ({"relation": "zero_out"}, "relation"),
+        ({"budget": PrivacyBudget(1e7, 1e-5)}, None),
+        ({"budget": PrivacyBudget(1.0, 1e-19)}, None),
+        ({"unit": ""}, "name of a column"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(
-    ledger: BudgetLedger, dataset: str, budget: PrivacyBudget, relation: str
+    ledger: BudgetLedger, words: dict[str, Any], says: str | None
 ) -> None:
     for method in (ledger.create, ledger.account_or_create):
-        with pytest.raises(LedgerError):
-            method(dataset, budget, relation=relation)
+        with pytest.raises(LedgerError, match=says):
+            method("tickets", **({"budget": BUDGET} | words))
     assert ledger.datasets() == []
 
 
@@ -235,15 +249,6 @@ def test_a_plan_is_reserved_charged_and_settled(account: Account) -> None:
 def test_a_plan_that_used_all_its_draws_settles_itself(account: Account) -> None:
     synthesizer(account, max_tokens=3).generate("refund")
     assert [act for act, _ in acts(account)] == ["reserve", "charge", "release", "settle"]
-
-
-def test_another_task_is_refused_before_it_draws(account: Account) -> None:
-    synthesizer(account).generate("refund")
-    other = dataclasses.replace(TASK, name="mood")
-    made = synthesizer(account, task=other, budget=dpf.PrivacyBudget(0.1, 1e-6))
-    with pytest.raises(LedgerError, match="--sequential"):
-        made.generate("refund")
-    assert account.entries == 1
 
 
 def test_an_amount_is_the_same_integers_in_the_row_the_history_and_every_sum(ledger: BudgetLedger) -> None:

@@ -16,19 +16,11 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS, LEASE
 
-LARGE, SMALL = PrivacySpend(3.9, 9e-6), PrivacySpend(0.01, 1e-9)
-
-
-@pytest.fixture
-def account(tmp_path: Path) -> Account:
-    budget = dpf.PrivacyBudget(4.0, 1e-5)
-    return dpf.BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db").create("tickets", budget)
+LARGE, SMALL = PrivacySpend(0.9, 9e-6), PrivacySpend(0.01, 1e-9)
 
 
 @pytest.mark.parametrize(("state", "settle"), [("settled", True), ("cancelled", False)])
-def test_a_forged_state_gives_no_budget_back(
-    account: Account, tmp_path: Path, state: str, settle: bool
-) -> None:
+def test_a_forged_state_gives_no_budget_back(account: Account, path: Path, state: str, settle: bool) -> None:
     """In a history so long that it is not verified before every reservation."""
     large = account.reserve(None, LARGE, {}, DRAWS).entry
     if settle:
@@ -39,7 +31,7 @@ def test_a_forged_state_gives_no_budget_back(
     if not settle:
         account.cancel(large)
     spent = account.spent
-    with closing(sqlite3.connect(tmp_path / "budget.db")) as database, database:
+    with closing(sqlite3.connect(path)) as database, database:
         found = database.execute("select state from dpfewshot_entry where id = ?", [large]).fetchone()
         assert found == (state,)
         database.execute("update dpfewshot_entry set state = 'reserved' where id = ?", [large])
@@ -52,10 +44,9 @@ def test_a_forged_state_gives_no_budget_back(
     assert not account.verify().ok
 
 
-@pytest.mark.parametrize("draws", [DrawCounts(-1, "l"), DrawCounts(2.5, "l"), DrawCounts(5, 5)])  # type: ignore[arg-type]
-def test_counts_that_cannot_be_read_back_are_refused(account: Account, draws: DrawCounts) -> None:
+def test_counts_that_cannot_be_read_back_are_refused(account: Account) -> None:
     with pytest.raises(LedgerError, match="whole numbers"):
-        account.reserve(None, SMALL, {}, draws)
+        account.reserve(None, SMALL, {}, DrawCounts(5, 5))  # type: ignore[arg-type]
     entry = account.reserve(None, SMALL, {}, DrawCounts(5, "l")).entry
     for wrong in (1.5, "1", True):
         with pytest.raises(LedgerError, match="whole numbers"):

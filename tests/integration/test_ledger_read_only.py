@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,47 @@ import pytest
 import dpfewshot as dpf
 from tests.support.accounts import DRAWS
 from tests.support.factory import synthesizer
-from tests.support.read_only import read_only
 
 if TYPE_CHECKING:
     from bench.postgresql import Server
     from tests.support.commands import Run
+
+_DAC_OVERRIDE = 1 << 1
+_VERSION = 0x20080522
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Take all rights to write from a folder and its files; root loses its power to ignore that."""
+    before = {path: path.stat().st_mode for path in (folder, *folder.iterdir())}
+    for path, mode in before.items():
+        path.chmod(mode & 0o555)
+    try:
+        with _without_override():
+            yield
+    finally:
+        for path, mode in before.items():
+            path.chmod(mode)
+
+
+@contextmanager
+def _without_override() -> Iterator[None]:
+    """Drop one capability of this thread for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    header, sets = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
+    library = ctypes.CDLL(None, use_errno=True)
+    assert library.capget(header, sets) == 0
+    before = sets[0]
+    sets[0] = before & ~_DAC_OVERRIDE
+    assert library.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        assert library.capset(header, sets) == 0
+
 
 LOOKS: dict[str, tuple[str, ...]] = {
     "show": ("ledger", "show", "--dataset", "tickets", "--json"),
@@ -105,13 +142,19 @@ def test_a_read_only_copy_with_a_log_is_read_with_it_or_refused(
 
 
 def test_who_may_only_read_spends_nothing_and_is_told_so(lived: Path, tmp_path: Path) -> None:
+    """In a ledger that was opened before it was made read-only, too."""
     folder = tmp_path / "copy"
     shutil.copytree(lived, folder)
-    with read_only(folder), dpf.BudgetLedger.open(f"sqlite:///{folder}/budget.db") as ledger:
-        account = ledger.account("tickets")
-        with pytest.raises(dpf.LedgerError, match="cannot be written"):
-            account.reserve(None, dpf.PrivacySpend(0.0, 0.0), {}, DRAWS)
-        assert account.verify().ok
+    url = f"sqlite:///{folder}/budget.db"
+    with dpf.BudgetLedger.open(url) as opened_before:
+        before = opened_before.account("tickets")
+        spent = before.spent
+        with read_only(folder), dpf.BudgetLedger.open(url) as opened_after:
+            for account in (before, opened_after.account("tickets")):
+                with pytest.raises(dpf.LedgerError, match="cannot be written"):
+                    account.reserve(None, dpf.PrivacySpend(0.0, 0.0), {}, DRAWS)
+                assert account.verify().ok
+                assert account.spent == spent
 
 
 @pytest.mark.slow

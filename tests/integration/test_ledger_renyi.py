@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.amounts import Amount, EventCost, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
@@ -30,64 +27,10 @@ from tests.account.test_account_rules import BUDGET, WEEKLY
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.histories import lived
-from tests.support.ledgers import path, url
+from tests.support.histories import lived, three_plans
+from tests.support.ledgers import tamper
 from tests.support.processes import environment
-
-FIXTURES = (path, url)
-
-TAMPERINGS = {
-    "a divergence is lowered": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2",
-    "a divergence is dropped": "UPDATE dpfewshot_entry SET renyi = NULL WHERE id = 2",
-    "a divergence is added": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 3",
-    "a divergence is moved": (
-        "UPDATE dpfewshot_entry SET renyi = renyi + 1 WHERE id = 1;"
-        "UPDATE dpfewshot_entry SET renyi = renyi - 1 WHERE id = 2"
-    ),
-    "a divergence and its row are lowered": (
-        "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2;"
-        "UPDATE dpfewshot_history SET renyi = 1 WHERE number = 3"
-    ),
-    "a divergence's row is dropped": "UPDATE dpfewshot_history SET renyi = NULL WHERE number = 3",
-    "the order is lowered": "UPDATE dpfewshot_account SET renyi_order = 2",
-    "the order is dropped": "UPDATE dpfewshot_account SET renyi_order = NULL",
-    "the order and its row are lowered": (
-        "UPDATE dpfewshot_account SET renyi_order = 2;"
-        "UPDATE dpfewshot_history SET details = replace(details, '\"renyi_order\": 6', '\"renyi_order\": 2')"
-    ),
-}
-DEEP_IN_THE_CHAIN = {"a divergence is moved", "a divergence and its row are lowered"}
-"""What `verify` alone finds: no sum depends on it, or the rows before the last agree with their entries."""
-
-
-def three_plans(url: str) -> Account:
-    account = BudgetLedger.open(url).create("tickets", BUDGET, rule="renyi")
-    account.reserve(None, WEEKLY, {}, DRAWS)
-    account.reserve(None, WEEKLY, {}, DRAWS)
-    account.reserve(None, PrivacySpend(0.1, 0.0), {}, DRAWS)
-    assert account.verify().ok
-    return account
-
-
-def tamper(path: Path, statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
-
-
-@pytest.mark.parametrize("statements", TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampering_is_found(path: Path, url: str, statements: str) -> None:
-    three_plans(url)
-    tamper(path, statements)
-    assert not BudgetLedger.open(url).account("tickets").verify().ok
-
-
-@pytest.mark.parametrize("name", [name for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN])
-def test_nothing_is_reserved_on_an_account_that_was_tampered_with(path: Path, url: str, name: str) -> None:
-    open_before = three_plans(url)
-    tamper(path, TAMPERINGS[name])
-    for account in (open_before, BudgetLedger.open(url).account("tickets")):
-        with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-            account.reserve(None, WEEKLY, {}, DRAWS)
+from tests.support.spies import SpyingAccount
 
 
 def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
@@ -154,26 +97,16 @@ def test_a_release_of_labels_states_its_divergence() -> None:
         all(release() for _ in range(100))
 
 
-class Told(dpf.Account):
-    """Remembers what it was asked for."""
-
-    costs: tuple[Any, ...] = ()
-
-    def reserve(self, scope: Any, cost: Any, details: Any, draws: Any = None) -> Reserved:
-        self.costs += (cost,)
-        return super().reserve(scope, cost, details, draws)
-
-
 def test_a_choice_and_a_calibration_state_their_divergences() -> None:
-    account = Told.in_memory(PrivacyBudget(4.0, 1e-5), rule="renyi")
+    journal: list[Any] = []
+    account = SpyingAccount(PrivacyBudget(4.0, 1e-5), journal)
     choose([HELPFUL], account=account)
-    [choice] = account.costs
-    assert choice.event == PoissonRandomizedResponse(1.0, 2.0, 1)
     choose([HELPFUL], account=account, scored_units=100)
-    sampled = account.costs[-1].event
+    choice, sampled = (told.arguments[1].event for told in journal if told.act == "reserve")
+    assert choice == PoissonRandomizedResponse(1.0, 2.0, 1)
     assert (sampled.sampling_rate, sampled.steps) == (0.1, 1)
     assert math.log1p(0.1 * math.expm1(sampled.epsilon)) == pytest.approx(2.0)
-    assert renyi_divergence(sampled, 4) < 0.9 * renyi_divergence(choice.event, 4)
+    assert renyi_divergence(sampled, 4) < 0.9 * renyi_divergence(choice, 4)
     mean = NoisyMean.of_budget(PrivacyBudget(0.5, 1e-6), Fraction(1, 10), 3)
     assert epsilon(mean.cost.event, 1e-6).upper * 1e12 <= mean.cost.amount.epsilon < 0.5 * 1e12
 

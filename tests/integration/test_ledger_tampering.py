@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dpfewshot.account import sql
+from dpfewshot.account.account import Account
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts, columns
 from dpfewshot.account.ledger import BudgetLedger
@@ -18,7 +20,8 @@ from dpfewshot.account.tables import accounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.histories import drew, lived
+from tests.support.histories import drew, lived, three_plans
+from tests.support.ledgers import tamper
 
 TAMPERINGS = {
     "a cost is lowered": "UPDATE dpfewshot_entry SET epsilon = 1 WHERE id = 3",
@@ -47,24 +50,53 @@ TAMPERINGS = {
     "a row says other settings": "UPDATE dpfewshot_history SET details = '{}' WHERE number = 2",
     "a hash is replaced": "UPDATE dpfewshot_history SET hash = previous WHERE number = 5",
 }
+OF_A_RENYI_RULE = {
+    "a divergence is lowered": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2",
+    "a divergence is dropped": "UPDATE dpfewshot_entry SET renyi = NULL WHERE id = 2",
+    "a divergence is added": "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 3",
+    "a divergence is moved": (
+        "UPDATE dpfewshot_entry SET renyi = renyi + 1 WHERE id = 1;"
+        "UPDATE dpfewshot_entry SET renyi = renyi - 1 WHERE id = 2"
+    ),
+    "a divergence and its row are lowered": (
+        "UPDATE dpfewshot_entry SET renyi = 1 WHERE id = 2;"
+        "UPDATE dpfewshot_history SET renyi = 1 WHERE number = 3"
+    ),
+    "a divergence's row is dropped": "UPDATE dpfewshot_history SET renyi = NULL WHERE number = 3",
+    "the order is lowered": "UPDATE dpfewshot_account SET renyi_order = 2",
+    "the order is dropped": "UPDATE dpfewshot_account SET renyi_order = NULL",
+    "the order and its row are lowered": (
+        "UPDATE dpfewshot_account SET renyi_order = 2;"
+        "UPDATE dpfewshot_history SET details = replace(details, '\"renyi_order\": 6', '\"renyi_order\": 2')"
+    ),
+}
 DEEP_IN_THE_CHAIN = {
     "a cost and its row are lowered",
     "a row says another time",
     "a row says another actor",
     "a row says other settings",
     "a hash is replaced",
+    "a divergence is moved",
+    "a divergence and its row are lowered",
 }
 """What `verify` alone finds: a row before the last that no sum depends on, or that agrees with its entry."""
 
 
-@pytest.mark.parametrize("statements", TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampering_is_found(tmp_path: Path, statements: str) -> None:
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+def cases(of_sums: dict[str, str]) -> pytest.MarkDecorator:
+    """Tamperings of an account of sums, and those of one with a Rényi rule that they are like."""
+    names = [name for name in OF_A_RENYI_RULE if of_sums is TAMPERINGS or name not in DEEP_IN_THE_CHAIN]
+    both = [(lived, each) for each in of_sums.values()]
+    both += [(three_plans, OF_A_RENYI_RULE[name]) for name in names]
+    return pytest.mark.parametrize(("make", "statements"), both, ids=[*of_sums, *names])
+
+
+@cases(TAMPERINGS)
+def test_tampering_is_found(path: Path, url: str, make: Callable[[str], Account], statements: str) -> None:
+    account = make(url)
     assert account.verify().ok
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
-    assert not account.verify().ok
+    tamper(path, statements)
+    with BudgetLedger.open(url) as ledger:
+        assert not any(each.verify().ok for each in (account, *map(ledger.account, ledger.datasets())))
 
 
 FOUND_BY_RESERVING = {name: TAMPERINGS[name] for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN} | {
@@ -82,18 +114,19 @@ FOUND_BY_RESERVING = {name: TAMPERINGS[name] for name in TAMPERINGS if name not 
 }
 
 
-@pytest.mark.parametrize("statements", FOUND_BY_RESERVING.values(), ids=FOUND_BY_RESERVING)
+@cases(FOUND_BY_RESERVING)
 def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
-    tmp_path: Path, statements: str
+    path: Path, url: str, make: Callable[[str], Account], statements: str
 ) -> None:
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+    opened_before = make(url)
     tamper(path, statements)
-    entries = account.entries
-    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
-    assert account.entries == entries
-    assert not account.verify().ok
+    with BudgetLedger.open(url) as ledger:
+        for account in (opened_before, *map(ledger.account, ledger.datasets())):
+            entries = account.entries
+            with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
+                account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
+            assert account.entries == entries
+            assert not account.verify().ok
 
 
 ENTRIES_ALONE = {
@@ -110,11 +143,10 @@ ENTRIES_ALONE = {
 
 @pytest.mark.parametrize("name", FOUND_BY_RESERVING)
 def test_in_a_long_history_no_tampering_lowers_what_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(sql, "WHOLE", 0)
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+    account = lived(url)
     tamper(path, FOUND_BY_RESERVING[name])
     if name in ENTRIES_ALONE:
         account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
@@ -135,11 +167,10 @@ TOTALS = {
 
 @pytest.mark.parametrize("statements", TOTALS.values(), ids=TOTALS)
 def test_totals_without_their_seal_are_added_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: str
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch, statements: str
 ) -> None:
     monkeypatch.setattr(sql, "WHOLE", 0)
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+    account = lived(url)
     tamper(path, statements)
     assert account.spent == PrivacySpend(1.0, 1e-6)
     account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
@@ -148,19 +179,17 @@ def test_totals_without_their_seal_are_added_up_again(
 
 
 def test_a_cancelled_entry_gives_back_what_its_event_reserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "WHOLE", 0)
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+    account = lived(url)
     tamper(path, "UPDATE dpfewshot_entry SET epsilon = 900000000000 WHERE id = 4")
     account.cancel(4)
     assert account.spent == PrivacySpend(0.5, 1e-6)
     assert not account.verify().ok
 
 
-def test_totals_that_were_lowered_under_a_new_seal_are_found_by_verifying(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'budget.db'}"
+def test_totals_that_were_lowered_under_a_new_seal_are_found_by_verifying(url: str) -> None:
     account = lived(url)
     with closing(Database(url)) as database, database.write() as connection:
         row = dict(connection.execute(accounts.select()).mappings().one()) | {"sums": "[]"}
@@ -175,8 +204,8 @@ def test_an_honest_account_still_works(ledger_url: str, scope: str | None) -> No
     account = lived(ledger_url)
     account.reserve(scope, PrivacySpend(0.0, 0.0), {}, DRAWS)
     account.change_budget(PrivacyBudget(9.0, 1e-5))
-    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
     account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS)
+    account.cancel(account.reserve("trec: Other", PrivacySpend(0.1, 0.0), {}, DRAWS).entry)
     assert account.verify().ok
 
 
@@ -202,25 +231,18 @@ DRAWS_TAMPERED = {
 
 
 @pytest.mark.parametrize("statements", DRAWS_TAMPERED.values(), ids=DRAWS_TAMPERED)
-def test_tampering_with_draws_is_found(tmp_path: Path, statements: str) -> None:
-    path = tmp_path / "budget.db"
-    account = drew(f"sqlite:///{path}")
+def test_tampering_with_draws_is_found(path: Path, url: str, statements: str) -> None:
+    account = drew(url)
     assert account.verify().ok
     tamper(path, statements)
     assert not account.verify().ok
 
 
-def test_nothing_is_drawn_from_an_entry_whose_draws_were_raised(tmp_path: Path) -> None:
-    path = tmp_path / "budget.db"
-    account = drew(f"sqlite:///{path}")
+def test_nothing_is_drawn_from_an_entry_whose_draws_were_raised(path: Path, url: str) -> None:
+    account = drew(url)
     tamper(path, DRAWS_TAMPERED["draws are raised"])
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
         account.draw(1, "second")
-
-
-def tamper(path: Path, statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
 
 
 def rewrite(path: Path) -> None:
@@ -238,18 +260,17 @@ def rewrite(path: Path) -> None:
         connection.commit()
 
 
-def test_a_history_that_was_written_anew_is_found_by_a_head_that_was_noted(tmp_path: Path) -> None:
-    path = tmp_path / "budget.db"
-    account = lived(f"sqlite:///{path}")
+def test_a_history_that_was_written_anew_is_found_by_a_head_that_was_noted(path: Path, url: str) -> None:
+    account = lived(url)
     head = account.chain_tip
     rewrite(path)
     assert account.verify().ok  # by itself it cannot be told
     assert "copy" in account.verify(head).problems[0]
 
 
-def test_a_copy_that_was_restored_is_found_by_a_head_that_was_noted(tmp_path: Path) -> None:
-    path, copy = tmp_path / "budget.db", tmp_path / "copy.db"
-    account = lived(f"sqlite:///{path}")
+def test_a_copy_that_was_restored_is_found_by_a_head_that_was_noted(path: Path, url: str) -> None:
+    copy = path.with_name("copy.db")
+    account = lived(url)
     shutil.copy(path, copy)
     account.reserve(None, PrivacySpend(0.5, 0.0), {}, DRAWS)
     noted = account.chain_tip

@@ -11,12 +11,10 @@ from dpfewshot.account.account import Claim
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
-from tests.integration.test_ledger_renyi import tamper, three_plans
 from tests.support.accounts import DRAWS
-from tests.support.histories import drew
-from tests.support.ledgers import path, url
+from tests.support.histories import drew, three_plans
+from tests.support.ledgers import tamper
 
-FIXTURES = (path, url)
 ADVICE = "run dpfewshot ledger verify"
 EVENTS = [
     ("1", "details = 'x'"),

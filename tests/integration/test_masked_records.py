@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from dpfewshot.cli.application import run
 from tests.support import factory
 from tests.support.presidio import needs_presidio
 from tests.support.resuming import ledger, synthesizer
-from tests.support.scripts import Sentence, tickets
+from tests.support.scripts import Sentence, tickets, written
 
 FIXTURES = (ledger,)
 pytestmark = needs_presidio
@@ -27,8 +26,6 @@ def rows() -> list[dpf.Record]:
 
 
 class Listening(Sentence):
-    """Remembers the texts that it tokenises."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
         super().__init__(sure=0.999999)
@@ -81,14 +78,8 @@ def test_a_holdout_needs_units_that_masking_leaves_alone() -> None:
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    records, task = tmp_path / "records.jsonl", tmp_path / "task.toml"
-    records.write_text("".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in rows()))
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
     return [
-        "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
+        *written(tmp_path, rows()), "--epsilon", "4", "--delta", "1e-5",
         "--mechanism", "gaussian", "--prompts-per-draw", "100", "--set", "tokens_per_draw=1",
         "--max-tokens", "8", "--set", "top_k=all",
     ]  # fmt: skip

@@ -249,7 +249,6 @@ def test_every_verb_is_tried() -> None:
 
 
 def _leaves(group: click.Group, context: click.Context) -> Iterator[str]:
-    """The full names of all commands that are no groups."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, click.Group):

@@ -11,12 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry import trace
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import OpenTelemetryObserver
@@ -38,7 +35,7 @@ from tests.support.neighbours import (
     Gone,
     Neighbouring,
 )
-from tests.support.outputs import Outputs, differences, outputs, quick_garbage
+from tests.support.outputs import Outputs, differences, outputs, quick_garbage, telemetry
 
 FIXTURES = (quick_garbage,)
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
@@ -176,18 +173,11 @@ def told(relation: Neighbouring, neighbour: str | None, call: Call) -> Outputs:
     """What a call puts out, with its spans and metrics."""
     rows = relation.base if neighbour is None else NEIGHBOURS[neighbour]
     here = Here(dpf.as_records(rows, unit=relation.unit), relation)
-    spans, numbers = InMemorySpanExporter(), InMemoryMetricReader()
-    tracers, meters = TracerProvider(), MeterProvider([numbers])
-    tracers.add_span_processor(SimpleSpanProcessor(spans))
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        # not the process's own provider, which can be set but once
-        patch.setattr(trace, "get_tracer", tracers.get_tracer)
-        patch.setattr(metrics, "get_meter", meters.get_meter)
+    with telemetry() as (spans, numbers), TemporaryDirectory() as folder:
         found = outputs(Path(folder), lambda: call(here))
-    return found | {
-        "spans": "\n".join(map(_span, spans.get_finished_spans())),
-        "metrics": "\n".join(_metrics(numbers)),
-    }
+        found["spans"] = "\n".join(map(_span, spans.get_finished_spans()))
+        found["metrics"] = "\n".join(_metrics(numbers))
+    return found
 
 
 def _span(span: ReadableSpan) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +55,8 @@ def test_control_without_the_border_everything_is_there(
 
 
 def in_a_thread(made: dpf.Synthesizer) -> object:
-    caught: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            made.generate("refund")
-        except BaseException as error:  # noqa: BLE001 - as threading.excepthook is given it
-            caught.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if caught:
-        raise caught[0]
-    return None
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(made.generate, "refund").result()
 
 
 CALLS: dict[str, Callable[[dpf.Synthesizer], object]] = {

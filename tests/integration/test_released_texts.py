@@ -18,11 +18,13 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
+from dpfewshot.report import Sources, select
+from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.interruptions import Failing, acts, fails_at, make
-from tests.support.ledgers import account, ledger, path, url
+from tests.support.interruptions import acts, fails_at, make
+from tests.support.scripts import Hooked
 
-__all__ = ["account", "ledger", "make", "path", "url"]
+FIXTURES = (make,)
 
 Make = Callable[..., dpf.Synthesizer]
 TEXT = "my parcel is late"
@@ -40,8 +42,8 @@ def checked(folder: Path, demonstrations: list[dpf.Demonstration]) -> tuple[bool
 def nights(folder: Path, cancelled: int) -> str:
     """The published lines, card and report of some nights, with plans that are cancelled before each."""
     folder.mkdir()
-    ledger = {"ledger": f"sqlite:///{folder}/budget.db"}
-    with dpf.BudgetLedger.open(ledger["ledger"]) as opened:
+    url = f"sqlite:///{folder}/budget.db"
+    with dpf.BudgetLedger.open(url) as opened:
         account = opened.create("tickets", dpf.PrivacyBudget(40, 1e-3))
         made = []
         for _ in range(NIGHTS):
@@ -49,13 +51,12 @@ def nights(folder: Path, cancelled: int) -> str:
                 account.cancel(
                     account.reserve(None, Amount(10**11, 0), {"mechanism": "gaussian"}, DRAWS).entry
                 )
-            with _sure(ledger) as one:
+            options = {"prompts_per_draw": 100, "labels": ["refund"], "ledger": url}
+            with factory.synthesizer(Hooked(), **options) as one:
                 made += one.generate_all()
         published = dpf.Demonstrations(made)
         published.to_jsonl(folder / "demos.jsonl")
         published.to_folder(folder / "shared")
-        from dpfewshot.report import Sources, select
-
         contents = select(Sources(published, account.snapshot()), confidential=False)
     lines = (folder / "demos.jsonl").read_text()
     spending = contents.spending
@@ -63,12 +64,6 @@ def nights(folder: Path, cancelled: int) -> str:
     assert contents.unpaid == 0
     shown = [(plan.number, plan.scope, plan.spend, plan.details) for plan in spending.plans]
     return "\n".join([lines, (folder / "shared" / "README.md").read_text(), str(shown)])
-
-
-def _sure(ledger: dict[str, Any]) -> dpf.Synthesizer:
-    from tests.support import factory
-
-    return factory.synthesizer(Failing(), prompts_per_draw=100, labels=["refund"], **ledger)
 
 
 def test_published_lines_tell_nothing_of_cancelled_plans_or_times(tmp_path: Path) -> None:
@@ -125,7 +120,7 @@ def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
             record(*arguments)
 
     monkeypatch.setattr(Account, "record_release", failing)
-    backend = Failing()
+    backend = Hooked()
     ways: dict[str, Callable[[dpf.Synthesizer], list[dpf.Demonstration]]] = {
         "generate": lambda one: [one.generate("refund")],
         "generate_all": lambda one: list(one.generate_all(resume=True)),
@@ -158,7 +153,7 @@ def test_a_process_that_dies_at_the_record_is_resumed_without_a_draw(
         patch.setattr(Account, "record_release", dying)
         with pytest.raises(KeyboardInterrupt):
             make().generate_all()
-    later = Failing()
+    later = Hooked()
     with make(later) as one:
         made = list(one.generate_all(resume=True))
     assert [each.text for each in made] == [TEXT]

@@ -17,8 +17,8 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.amounts import Amount
 from dpfewshot.generation.generation import Generation, unaccounted
-from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import MECHANISMS, by_name
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from tests.support import factory
 
 OURS = "dpfewshot."
@@ -75,46 +75,39 @@ def test_what_draws_is_not_reached() -> None:
         }, path
 
 
-def changed(set_up: SetUp, change: str) -> dict[str, Any]:
-    """Another plan of the same epsilon."""
-    plan = set_up.plan
-    part = plan.strata[0]
-    settings = {
-        "tokens of a draw": {"tokens_per_draw": 8},
-        "records of a prompt": {"records_per_prompt": 2},
-        "prompts": {"prompts_per_draw": 40},
-        "draws of fixed size": {"sampling": "fixed-size"},
-    }
-    parts = {
-        "noise": {"noise_multiplier": part.noise_multiplier * 0.99},
-        "rate": {"sampling_rate": part.sampling_rate + Fraction(1, 10**6)},
-        "draws": {"draws": replace(part.draws, steps=part.steps + 1)},
-        "draws that it is told of": {"draws": replace(part.draws, tokens_per_draw=8)},
-    }
-    if change in settings:
-        return {"plan": replace(plan, settings=replace(plan.settings, **settings[change]))}
-    if change == "mechanism":
-        return {"mechanism": dpf.mechanisms.ReportNoisyMax(top_k=8)}
-    return {"plan": replace(plan, strata=(replace(part, **parts[change]), *plan.strata[1:]))}
+Change = Callable[[GenerationPlan], dict[str, Any]]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "tokens of a draw",
-        "records of a prompt",
-        "prompts",
-        "draws of fixed size",
-        "noise",
-        "rate",
-        "draws",
-        "draws that it is told of",
-        "mechanism",
-    ],
-)
-def test_a_certified_set_up_states_what_it_draws(change: str) -> None:
+def settings(**changes: Any) -> Change:
+    return lambda plan: {"plan": replace(plan, settings=replace(plan.settings, **changes))}
+
+
+def stratum(changes: Callable[[StratumPlan], dict[str, Any]]) -> Change:
+    def changed(plan: GenerationPlan) -> dict[str, Any]:
+        part, *others = plan.strata
+        return {"plan": replace(plan, strata=(replace(part, **changes(part)), *others))}
+
+    return changed
+
+
+CHANGES: dict[str, Change] = {
+    "tokens of a draw": settings(tokens_per_draw=8),
+    "records of a prompt": settings(records_per_prompt=2),
+    "prompts": settings(prompts_per_draw=40),
+    "draws of fixed size": settings(sampling="fixed-size"),
+    "noise": stratum(lambda part: {"noise_multiplier": part.noise_multiplier * 0.99}),
+    "rate": stratum(lambda part: {"sampling_rate": part.sampling_rate + Fraction(1, 10**6)}),
+    "draws": stratum(lambda part: {"draws": replace(part.draws, steps=part.steps + 1)}),
+    "draws that it is told of": stratum(lambda part: {"draws": replace(part.draws, tokens_per_draw=8)}),
+    "mechanism": lambda _plan: {"mechanism": dpf.mechanisms.ReportNoisyMax(top_k=8)},
+}
+"""What makes another plan of the same epsilon."""
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_certified_set_up_states_what_it_draws(change: Change) -> None:
     set_up = synthesizer().set_up
-    other = changed(set_up, change)
+    other = change(set_up.plan)
     with pytest.raises(dpf.InvalidPlan, match="epsilon is that of other draws"):
         replace(set_up, **other)
     assert not replace(set_up, certified=False, **other).certified
@@ -160,7 +153,7 @@ def test_an_account_in_memory_is_not_copied(copied: Callable[[object], object]) 
 
 def test_an_experiment_says_that_it_is_not_private(caplog: pytest.LogCaptureFixture) -> None:
     made = synthesizer()
-    altered = replace(made.set_up, **changed(made.set_up, "tokens of a draw"), certified=False)
+    altered = replace(made.set_up, **CHANGES["tokens of a draw"](made.set_up.plan), certified=False)
     with caplog.at_level(logging.DEBUG, "dpfewshot"):
         for set_up in (made.set_up, altered):
             one = unaccounted(set_up).release("refund", 8)

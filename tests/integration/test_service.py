@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,11 +14,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from tests.support import inside
-from tests.support.resuming import ledger
+from tests.support.processes import in_child
 from tests.support.scripts import Sentence
 from tests.support.service import NOTHING, Gated, arrival, cancelled, synthesizer
-
-FIXTURES = (ledger,)
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -29,10 +26,10 @@ BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 # ---- asyncio ---------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(ledger: str) -> None:
+def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(url: str) -> None:
     async def scenario() -> None:
         backend = Gated()
-        made = synthesizer(backend, shots_per_label=2, ledger=ledger)
+        made = synthesizer(backend, shots_per_label=2, ledger=url)
         await cancelled(asyncio.create_task(made.agenerate("refund")), backend)
         assert inside.draws_left(made) == [15]
         assert made.spent.epsilon > 3.9
@@ -44,9 +41,9 @@ def test_a_cancelled_coroutine_stops_at_the_next_token_and_its_charge_stands(led
     gc.collect()
 
 
-def test_cancelled_before_the_first_draw_gives_everything_back(ledger: str) -> None:
+def test_cancelled_before_the_first_draw_gives_everything_back(url: str) -> None:
     async def scenario() -> None:
-        made = synthesizer(ledger=ledger)
+        made = synthesizer(ledger=url)
         with inside.turn(made, "refund"):
             waiting = asyncio.create_task(made.agenerate("refund"))
             queued = asyncio.create_task(made.agenerate("refund"))
@@ -61,17 +58,16 @@ def test_cancelled_before_the_first_draw_gives_everything_back(ledger: str) -> N
     asyncio.run(scenario())
 
 
-def test_cancelled_between_reserving_and_drawing_gives_everything_back(ledger: str) -> None:
+def test_cancelled_between_reserving_and_drawing_gives_everything_back(url: str) -> None:
     class GatedInPublic(Gated):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-            if support is None and not self.gate.acquire(blocking=False):
-                self.arrived.set()
-                assert self.gate.acquire(timeout=30)
+            if support is None:
+                self.wait(0)
             return Sentence.next_token_logprobs(self, prompts, support)
 
     async def scenario() -> None:
         backend = GatedInPublic()
-        made = synthesizer(backend, ledger=ledger)
+        made = synthesizer(backend, ledger=url)
         task = asyncio.create_task(made.agenerate("refund"))
         await arrival(backend)
         assert made.spent.epsilon > 3.9  # reserved, and nothing drawn
@@ -124,10 +120,10 @@ def test_a_failure_after_the_cancellation_is_nobodys_noise(caplog: pytest.LogCap
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_a_cancelled_run_resumes(ledger: str) -> None:
+def test_a_cancelled_run_resumes(url: str) -> None:
     async def scenario() -> None:
         backend = Gated()
-        made = synthesizer(backend, ledger=ledger)
+        made = synthesizer(backend, ledger=url)
         backend.open(2)
         task = asyncio.create_task(made.agenerate_all())
         await cancelled(task, backend)
@@ -143,8 +139,8 @@ def test_a_cancelled_run_resumes(ledger: str) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_many_threads_share_one_synthesizer(durable: bool, ledger: str) -> None:
-    account: dict[str, Any] = {"ledger": ledger} if durable else {"account": Account.in_memory(BUDGET)}
+def test_many_threads_share_one_synthesizer(durable: bool, url: str) -> None:
+    account: dict[str, Any] = {"ledger": url} if durable else {"account": Account.in_memory(BUDGET)}
     made = synthesizer(shots_per_label=4, **account)
 
     def work(number: int) -> str:
@@ -164,31 +160,13 @@ def test_many_threads_share_one_synthesizer(durable: bool, ledger: str) -> None:
 # ---- fork ------------------------------------------------------------------------------------------------
 
 
-def in_child(work: Callable[[], str]) -> str:
-    """What `work` returns, or how it fails, in a forked child."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            text = work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the parent wants to know
-            text = f"{type(error).__name__}: {error}"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return text
-
-
 def test_a_budget_in_memory_is_refused_in_a_child() -> None:
     made = synthesizer()
     for _ in "ab":  # before and after the parent reserved
         told = in_child(lambda: made.generate("refund").text)
         assert told.startswith("LedgerError: ")
         assert "open_account" in told
-        assert in_child(lambda: str(made.spent)).startswith("LedgerError")
+        assert in_child(lambda: made.spent).startswith("LedgerError")
         made.generate("refund" if made.spent == NOTHING else "delivery")
 
 
@@ -197,12 +175,12 @@ def test_a_child_of_its_parents_number_has_no_budget_in_memory(monkeypatch: pyte
     monkeypatch.setattr(os, "getpid", lambda: 1)
     account = dpf.Account.in_memory(BUDGET)
     assert account.spent.epsilon == 0.0
-    assert "each forked child would spend it again" in in_child(lambda: str(account.spent))
+    assert "each forked child would spend it again" in in_child(lambda: account.spent)
 
 
-def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: str) -> None:
-    dpf.BudgetLedger.open(ledger).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
-    made = synthesizer(shots_per_label=2, ledger=ledger)
+def test_a_child_reserves_for_itself_whatever_its_parent_holds(url: str) -> None:
+    dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
+    made = synthesizer(shots_per_label=2, ledger=url)
     made.generate("refund")
     held = threading.Event()
     done = threading.Event()
@@ -224,9 +202,9 @@ def test_a_child_reserves_for_itself_whatever_its_parent_holds(ledger: str) -> N
     assert made.generate("refund").text == "my parcel is late"  # the parent's own reservation stands
 
 
-def test_a_child_that_is_forked_during_a_run_has_a_run_of_its_own(ledger: str) -> None:
-    dpf.BudgetLedger.open(ledger).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
-    made, told = synthesizer(ledger=ledger), list[str]()
+def test_a_child_that_is_forked_during_a_run_has_a_run_of_its_own(url: str) -> None:
+    dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(9.0, 1e-3))
+    made, told = synthesizer(ledger=url), list[str]()
 
     def meanwhile(one: dpf.Demonstration) -> None:
         told.append(in_child(lambda: made.generate(one.label).text))

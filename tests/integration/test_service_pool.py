@@ -55,11 +55,6 @@ def synthesizer(backend: SlowForLongRecords, url: str, *, long: bool, shots: int
     return factory.synthesizer(backend, records, **settings, ledger=url)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'budget.db'}"
-
-
 @asynccontextmanager
 async def opened(app: Any) -> AsyncIterator[Any]:
     """A caller of the running application."""

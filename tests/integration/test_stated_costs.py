@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -17,6 +16,7 @@ from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.releases.labels import _mechanism
 from tests.releases.test_choosing import choose, private_records
 from tests.support import factory
+from tests.support.processes import in_child
 from tests.support.scripts import tickets
 
 
@@ -97,12 +97,5 @@ def test_nothing_is_drawn_after_an_observer_closed_the_synthesizer() -> None:
 def test_a_permit_of_the_parent_serves_no_child() -> None:
     permit = Permit(2, 1.0)
     permit.use(1.0)
-    child = os.fork()
-    if child == 0:
-        try:
-            permit.use(1.0)
-        except dpf.BudgetExceeded:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_child(lambda: permit.use(1.0)).startswith("BudgetExceeded: ")
     permit.use(1.0)

@@ -1,8 +1,6 @@
 """`Synthesizer` end to end, with scripted language models."""
 
 import random
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +8,14 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
-from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.values import Record
 from tests.support.factory import synthesizer
 from tests.support.scripts import WORDS, Sentence, tickets
 
-BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
-
 
 def test_a_demonstration_says_what_it_is() -> None:
     made = synthesizer(prompts_per_draw=40)
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
     demonstration = made.generate("refund")
     assert demonstration.text == "my parcel is late"
     assert demonstration.label == "refund"
@@ -45,12 +41,6 @@ def test_labels_compose_in_parallel() -> None:
     assert made.spent.delta == 1e-5
     assert made.account is not None
     assert made.account.remaining.epsilon < 0.1
-
-
-def test_nothing_is_spent_before_the_first_draw() -> None:
-    made = synthesizer()
-    assert made.plan.epsilon is not None
-    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
 
 
 def test_population_makes_the_relation_add_remove_and_fixes_the_rate() -> None:
@@ -79,33 +69,6 @@ def test_the_rest_of_a_draw_is_forfeited() -> None:
         made.generate("refund", max_tokens=1)
 
 
-class Watching(Sentence):
-    """Notes the private prompts of each token."""
-
-    def __init__(self) -> None:
-        super().__init__(sure=0.999999)
-        self.seen: list[list[Tokens]] = []
-
-    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        if support is not None:
-            self.seen.append([tuple(prompt) for prompt in prompts])
-        return super().next_token_logprobs(prompts, support)
-
-
-@pytest.mark.parametrize("tokens_per_draw", [1, 8])
-def test_draws_have_their_own_records_and_tokens_of_one_draw_share_them(tokens_per_draw: int) -> None:
-    """The published loops seed inside: each token then has the same records and the same noise."""
-    numbered = [Record(" my" * (i % 20 + 1) + " parcel" * (i // 20), "refund") for i in range(200)]
-    watching = Watching()
-    settings = {"labels": ["refund"], "prompts_per_draw": 100, "tokens_per_draw": tokens_per_draw}
-    synthesizer(watching, numbered, **settings).generate("refund")
-    assert len(watching.seen) == 5
-    # the prompts of token k end in the k tokens before it: without them they are the records' alone
-    records = [frozenset(prompt[: len(prompt) - k] for prompt in one) for k, one in enumerate(watching.seen)]
-    assert all(records)
-    assert len(set(records)) == (5 if tokens_per_draw == 1 else 1)
-
-
 def test_every_token_has_its_own_noise() -> None:
     texts = {synthesizer(Sentence(sure=0.2), prompts_per_draw=1).generate("refund").text for _ in range(8)}
     assert len(texts) > 1
@@ -121,13 +84,6 @@ def test_extraction_tasks_share_one_budget_over_all_labels() -> None:
     assert made.plan.strata[0].scope is None
     assert [one.label for one in made.generate_all()] == ["drama", "comedy"]
     assert made.spent.epsilon == made.plan.epsilon
-
-
-def test_units_with_many_records_count_once() -> None:
-    records = [Record(f"t{i}", "refund", f"customer {i % 50}") for i in range(500)]
-    made = synthesizer(records=records, labels=["refund"], prompts_per_draw=25)
-    assert made.plan.strata[0].population == 50
-    assert made.generate("refund").certified
 
 
 def test_no_privacy_says_so_and_is_refused_a_ledger() -> None:
@@ -173,7 +129,6 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"shots_per_label": 0}, "shots_per_label"),
         ({"tokens_per_draw": 9}, "tokens_per_draw"),
         ({"records_per_prompt": 0}, "records_per_prompt"),
-        ({"prompts_per_draw": 2.5}, "prompts_per_draw"),
         ({"mechanism": dpf.mechanisms.Gaussian(top_k=9)}, "top_k"),
         ({"population": {"refund": 200}}, "delivery"),
         ({"population": {"refund": 0, "delivery": 1}}, "refund"),
@@ -182,7 +137,6 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"labels": ["refund", "refund"]}, "names a label twice"),
         ({"max_tokens": np.int64(5)}, r"max_tokens .*: write int\(...\)"),
         ({"budget": dpf.PrivacyBudget(1e-9, 1e-5)}, "epsilon"),
-        ({"account": "sqlite:///x.db"}, "is no account"),
     ],
 )
 def test_settings_that_no_plan_can_honour(options: dict[str, Any], says: str) -> None:
@@ -203,38 +157,6 @@ def test_unknown_labels() -> None:
         synthesizer(labels=["refund"]).generate("delivery")
 
 
-@pytest.mark.parametrize("n", [835, 86])
-def test_a_delta_with_endless_digits_can_be_spent(n: int) -> None:
-    made = synthesizer(budget=dpf.PrivacyBudget(4, 1 / n), prompts_per_draw=20)
-    spent = made.generate("refund").spent
-    assert spent is not None
-    assert spent.delta <= 1 / n
-
-
 def test_delta_of_one_over_n_warns() -> None:
     assert "1/200" in synthesizer(budget=dpf.PrivacyBudget(4, 1 / 200)).plan.warnings[0]
     assert synthesizer().plan.warnings == ()
-
-
-# ---- inside a service ------------------------------------------------------------------------------------
-
-
-def test_threads_share_one_plan_and_never_overspend() -> None:
-    made = synthesizer(Sentence(sure=0.999999), prompts_per_draw=20, shots_per_label=3)
-    done: list[str] = []
-    refused: list[Exception] = []
-
-    def work() -> None:
-        try:
-            done.append(made.generate("refund").text)
-        except dpf.BudgetExceeded as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # 24 tokens are planned, a demonstration takes about 5 and is begun while 8 are left.
-    assert 3 <= len(done) <= 5
-    assert len(done) + len(refused) == 8

@@ -9,22 +9,36 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partialmethod
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import Counter
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
-from tests.support.scripts import Sentence
-from tests.support.service import SECRET, Gated, synthesizer
+from tests.support.outputs import extras_of, telemetry
+from tests.support.scripts import Hooked
+from tests.support.service import SECRET, synthesizer
 
 LABELS = {"refund", "delivery"}
-PUBLIC = {"mechanism": {"gaussian"}, "relation": {"zero-out"}, "label": LABELS, "certified": {True}}
+QUOTING = dpf.BackendError(f"cannot evaluate {SECRET}")
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    plain = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime"}
-    return {name: value for name, value in record.__dict__.items() if name not in plain}
+def raising(error: BaseException) -> Hooked:
+    """A model that fails on private prompts."""
+
+    def hook(_number: int) -> None:
+        raise error
+
+    return Hooked(hook)
+
+
+@pytest.fixture(name="telemetry")
+def heard() -> Iterator[tuple[Any, Any]]:
+    with telemetry() as both:
+        yield both
 
 
 def test_a_library_is_silent_by_itself() -> None:
@@ -39,7 +53,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
     made = synthesizer(shots_per_label=2)
     demonstrations = made.generate_all()
     ours = [record for record in caplog.records if record.name.startswith("dpfewshot")]  # not a pool's
-    told = [(record.getMessage(), fields_of(record)) for record in ours]
+    told = [(record.getMessage(), extras_of(record)) for record in ours]
     epsilons = {part.spend.epsilon for part in made.plan.strata if part.spend}
     assert [fields for message, fields in told if "was released" in message] == [
         {
@@ -56,16 +70,10 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    class Quoting(Sentence):
-        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-            if support is not None:
-                raise dpf.BackendError(f"cannot evaluate {SECRET}")
-            return super().next_token_logprobs(prompts, support)
-
     with pytest.raises(dpf.BackendError):
-        synthesizer(Quoting()).generate("refund")
+        synthesizer(raising(QUOTING)).generate("refund")
     record = caplog.records[-1]
-    assert fields_of(record) == {
+    assert extras_of(record) == {
         "mechanism": "gaussian", "relation": "zero-out", "label": "refund", "error": "BackendError"
     }  # fmt: skip
     assert record.exc_info is None
@@ -110,54 +118,24 @@ def test_a_handler_that_fails_quotes_no_error_of_ours(
         def write(self, _text: str) -> int:
             raise OSError(errno.ENOSPC, "disk full")
 
-    class Quoting(Sentence):
-        def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-            if support is not None:
-                raise dpf.BackendError(f"cannot evaluate {SECRET}")
-            return super().next_token_logprobs(prompts, support)
-
     monkeypatch.setattr(LOGGER, "handlers", [logging.StreamHandler(Full())])
     with pytest.raises(dpf.BackendError):
-        synthesizer(Quoting()).generate("refund")
+        synthesizer(raising(QUOTING)).generate("refund")
     told = capsys.readouterr().err
     assert "disk full" in told
     assert SECRET not in told
 
 
-@pytest.mark.parametrize("place", ["on_end", "add"])
+@pytest.mark.usefixtures("telemetry")
+@pytest.mark.parametrize(("owner", "place"), [(SimpleSpanProcessor, "on_end"), (Counter, "add")])
 def test_telemetry_that_fails_loses_no_demonstration(
-    place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    owner: type, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request.getfixturevalue("telemetry")
-    from opentelemetry.sdk.metrics import Counter
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
     def fails(*_: object) -> None:
         raise LookupError(SECRET)
 
-    monkeypatch.setattr(SimpleSpanProcessor if place == "on_end" else Counter, place, fails)
+    monkeypatch.setattr(owner, place, fails)
     assert synthesizer(observers=[OpenTelemetryObserver()]).generate("refund").certified
-
-
-@pytest.fixture
-def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """What one test's spans and metrics go to: the process has one global provider, which stays unset."""
-    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
-    from opentelemetry import metrics, trace
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    spans, meters = TracerProvider(), MeterProvider([reader])
-    spans.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", spans.get_tracer)
-    monkeypatch.setattr(metrics, "get_meter", meters.get_meter)
-    yield exporter, reader
-    spans.shutdown()
-    meters.shutdown()
 
 
 def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any, Any]) -> None:
@@ -193,11 +171,8 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
 
 def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
     exporter, _ = telemetry
-    backend = Gated()
-    backend.fails = dpf.BackendError(f"cannot evaluate {SECRET}")
-    backend.open()
     with pytest.raises(dpf.BackendError):
-        synthesizer(backend, observers=[OpenTelemetryObserver()]).generate("refund")
+        synthesizer(raising(QUOTING), observers=[OpenTelemetryObserver()]).generate("refund")
     [span] = exporter.get_finished_spans()
     assert span.attributes["error.type"] == "BackendError"
     assert SECRET not in span.to_json()
@@ -227,20 +202,14 @@ class Recording(Observer):
         self.told.append((event, dict(facts)))
         self.at_hand.append(sys.exc_info()[1])
 
-    def reserved(self, facts: Facts) -> None:
-        self._keep("reserved", facts)
+    def _tell(self, event: str, facts: Facts) -> None:
+        self._keep(event, facts)
 
-    def started(self, facts: Facts) -> None:
-        self._keep("started", facts)
-
-    def released(self, facts: Facts) -> None:
-        self._keep("released", facts)
-
-    def failed(self, facts: Facts) -> None:
-        self._keep("failed", facts)
-
-    def stopped(self, facts: Facts) -> None:
-        self._keep("stopped", facts)
+    reserved = partialmethod(_tell, "reserved")
+    started = partialmethod(_tell, "started")
+    released = partialmethod(_tell, "released")
+    failed = partialmethod(_tell, "failed")
+    stopped = partialmethod(_tell, "stopped")
 
 
 RUN = {"mechanism": "gaussian", "relation": "zero-out"}
@@ -262,16 +231,14 @@ def test_an_observer_is_told_public_facts_alone() -> None:
 @pytest.mark.parametrize(
     ("error", "event", "facts"),
     [
-        (dpf.BackendError(f"cannot evaluate {SECRET}"), "failed", {"error": "BackendError"}),
+        (QUOTING, "failed", {"error": "BackendError"}),
         (KeyboardInterrupt(SECRET), "stopped", {}),
     ],
 )
 def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
-    backend, seen = Gated(), Recording()
-    backend.fails = error
-    backend.open()
+    seen = Recording()
     with pytest.raises(type(error)):
-        synthesizer(backend, observers=[seen]).generate("refund")
+        synthesizer(raising(error), observers=[seen]).generate("refund")
     assert seen.told[-1] == (event, {**RUN, "label": "refund", **facts})
     assert not any(seen.at_hand)
     assert SECRET not in str(seen.told)

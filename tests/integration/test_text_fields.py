@@ -91,8 +91,6 @@ def test_the_instruction_alone_writes_all_fields() -> None:
 
 
 class Dying(Writer):
-    """Fails in the second field."""
-
     def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
         if any(self.detokenize(prompt).rpartition("Kind:")[2].count("Body: W") for prompt in prompts):
             raise RuntimeError

@@ -8,10 +8,8 @@ noise is small, so each difference is a leak. No seed is needed.
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +25,7 @@ from dpfewshot.audit.game import canary_game
 from dpfewshot.backends import Scripted
 from dpfewshot.evaluation.conditions import Request, Synthetic
 from tests.support.factory import planned_once, synthesizer
+from tests.support.fleet import Pickling
 
 LABELS = ("refund", "delivery")
 TASK = dpf.Task("tickets", "Write a ticket.", "Kind", "Ticket", LABELS)
@@ -140,20 +139,17 @@ def about_it(text: object) -> bool:
     return re.search(rf"{TEXT}\b", str(text)) is not None
 
 
-def answers(error: Exception | None) -> Callable[[Patch], None]:
-    def patched(patch: Patch) -> None:
-        sound = Model.answer
+def reads_it(_model: object, text: str) -> bool:
+    return about_it(text)
 
-        def answer(self: Model, prompt: list[int]) -> list[float]:
-            if about_it(self.detokenize(prompt)):
-                if error is not None:
-                    raise error
-                return [float("nan")] * len(WORDS)
-            return sound(self, prompt)
 
-        patch.setattr(Model, "answer", answer)
+def answers_nothing(patch: Patch) -> None:
+    sound = Model.answer
 
-    return patched
+    def answer(model: Model, prompt: list[int]) -> list[float]:
+        return [float("nan")] * len(WORDS) if about_it(model.detokenize(prompt)) else sound(model, prompt)
+
+    patch.setattr(Model, "answer", answer)
 
 
 @dataclass(frozen=True)
@@ -186,10 +182,19 @@ STEPS = {
             patch, "dpfewshot.tasks.layout.TextLayout.fold", lambda _, text: text == TEXT, MemoryError()
         )
     ),
-    "tokenise": Step(lambda patch: raising_model(patch, ValueError(TEXT))),
-    "tokenise, for lack of memory": Step(lambda patch: raising_model(patch, MemoryError())),
-    "answer": Step(answers(ValueError(TEXT))),
-    "answer with a number": Step(answers(None)),
+    "tokenise": Step(lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, ValueError(TEXT))),
+    "tokenise, for lack of memory": Step(
+        lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, MemoryError())
+    ),
+    "answer": Step(
+        lambda patch: raising(
+            patch,
+            f"{__name__}.Model.answer",
+            lambda model, prompt: about_it(model.detokenize(prompt)),
+            ValueError(TEXT),
+        )
+    ),
+    "answer with a number": Step(answers_nothing),
     "compare": Step(
         lambda patch: raising(
             patch, "dpfewshot.releases.scoring.same_label", lambda _, label: label == "REFUND", MemoryError()
@@ -198,24 +203,11 @@ STEPS = {
 }
 
 
-def raising_model(patch: Patch, error: Exception) -> None:
-    sound = Model.tokenize
-
-    def tokenize(self: Model, text: str) -> list[int]:
-        if about_it(text):
-            raise error
-        return sound(self, text)
-
-    patch.setattr(Model, "tokenize", tokenize)
-
-
 # ---- the verbs -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Here:
-    """Where a verb runs."""
-
     records: Any
     folder: Path
     account: dpf.Account
@@ -268,7 +260,7 @@ class Here:
         return replace(found, bias=())
 
     def spread(self) -> object:
-        with self.synthesizer(**self.on_disk) as made, _Pickling(1) as executor:
+        with self.synthesizer(**self.on_disk) as made, Pickling() as executor:
             done = made.generate_all(executor=executor, worker_backend=Model)
             return [(one.text, one.spent) for one in done]
 
@@ -283,14 +275,6 @@ class Here:
 
     def counted(self) -> object:
         return dpf.release_labels(self.records, count=2, epsilon=50, delta=1e-6, account=self.account)
-
-
-class _Pickling(ThreadPoolExecutor):
-    """Sends tasks as a pool of processes does."""
-
-    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
-        sent = pickle.dumps(arguments)
-        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
 
 
 def words() -> dpf.icl.PromptFormat:

@@ -21,7 +21,8 @@ from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, Missi
 from dpfewshot.records import as_records, read_records
 from dpfewshot.records.reading import SEPARATORS
 from dpfewshot.values import Record
-from tests.support.refusals import GOOD, PRIVATE, everything_said, jsonl, refusal, refused_file
+from tests.support.crash_reporter import collected
+from tests.support.refusals import GOOD, PRIVATE, jsonl, refusal, refused_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def test_the_check_for_private_text_finds_it() -> None:
 
     with pytest.raises(InvalidRecords) as caught:
         loud()
-    assert PRIVATE in everything_said(caught.value)
+    assert PRIVATE in collected(caught.value, depth=0)
 
 
 # --- what is read ---------------------------------------------------------------------------------

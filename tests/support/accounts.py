@@ -49,12 +49,10 @@ def scope_name(task: str, labels: Iterable[str], label: str, column: str = LABEL
 
 
 def entry_of(account: Account, scope: str | None, cost: Cost) -> int:
-    """The number of a new entry."""
     return account.reserve(scope, cost, {}, DRAWS).entry
 
 
 def charged(account: Account, scope: str | None, cost: Cost, details: Details = {}) -> int:  # noqa: B006 - read
-    """The number of a new entry that drew."""
     entry = account.reserve(scope, cost, details, DRAWS).entry
     account.draw(entry, LEASE)
     return entry

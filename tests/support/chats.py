@@ -43,7 +43,6 @@ class Chat(Writer):
         return self.end if token == ord("\n") else token
 
     def chat_text(self, contents: Sequence[str]) -> str:
-        """What the template writes."""
         return self.template(contents)
 
     def chat_tokens(self, text: str) -> list[int]:
@@ -62,5 +61,4 @@ class Chat(Writer):
 
 
 def special(tokens: Tokens) -> list[int]:
-    """The special tokens among some."""
     return [token for token in tokens if token >= START]

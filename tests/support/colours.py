@@ -24,7 +24,6 @@ THINGS = {
 
 
 def shown(text: str, label: str) -> dpf.Demonstration:
-    """A demonstration that costs nothing."""
     free = dpf.PrivacySpend(0.0, 0.0)
     return demonstration(text, label, spent=free, relation="add-remove", mechanism="instruction-only")
 

@@ -8,13 +8,16 @@ from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 DEPTH = 4
-"""Levels of containers and of attributes that are looked into."""
 
 
-def collected(error: BaseException) -> str:
+def collected(error: BaseException, depth: int = DEPTH) -> str:
     """Everything of an error and of those it is chained to: messages, notes, attributes, frames' variables.
 
     Of the frames, those from the first one of the package on: the ones before are the user's own.
+
+    Args:
+        error: as it left the package.
+        depth: levels of containers and of attributes of variables that are looked into.
     """
     said: list[str] = []
     seen: set[int] = set()
@@ -29,7 +32,7 @@ def collected(error: BaseException) -> str:
         chain += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
         for frame in _frames(link):
             for value in frame.f_locals.values():
-                said += _shown(value, DEPTH)
+                said += _shown(value, depth)
     return "\n".join(said)
 
 

@@ -86,12 +86,10 @@ def account(
 def stratum_plan(
     label: str = "refund", population: int = 400, *, budget: PrivacyBudget = BUDGET
 ) -> StratumPlan:
-    """A label's plan for `SETTINGS`, with the Gaussian mechanism."""
     return plan_stratum(Gaussian(), SETTINGS, budget, Stratum(label, (label,), population))
 
 
 def plan(*strata: StratumPlan, relation: str = "zero-out") -> GenerationPlan:
-    """The plan of the strata for `SETTINGS`, with the Gaussian mechanism."""
     return GenerationPlan("gaussian", relation, SETTINGS, strata, prompt_tokens=10)
 
 

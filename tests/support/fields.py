@@ -35,15 +35,12 @@ class Bytes(LogprobBackend):
     batch_invariant = True
 
     def tokenize(self, text: str) -> list[int]:
-        """The text's bytes."""
         return list(text.encode())
 
     def detokenize(self, tokens: Tokens) -> str:
-        """The bytes' text."""
         return bytes(tokens).decode(errors="replace")
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """All bytes alike."""
         columns = self.vocabulary_size if support is None else len(support)
         return np.full((len(prompts), columns), -np.log(256), dtype=np.float32)
 
@@ -60,7 +57,6 @@ class Writer(Bytes):
         self.prompts = 0
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
-        """Nearly certain of the next letter."""
         self.prompts += len(prompts)
         answers = np.full((len(prompts), self.vocabulary_size), np.log(1e-4), dtype=np.float32)
         for answer, prompt in zip(answers, prompts, strict=True):

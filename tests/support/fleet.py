@@ -8,18 +8,17 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dpfewshot as dpf
-from tests.support.scripts import Sentence
+from tests.support.scripts import SENTENCE, Hooked, Sentence
 
 SECRET = "the patient of room 4711"
 ATTEMPTS = 3
-SENTENCE = (" my", " parcel", " is", " late", "\n")
 SECONDS = 20.0
 """After which a test that waits fails."""
 
@@ -29,26 +28,6 @@ def sure() -> Sentence:
     return Sentence(sure=0.999999)
 
 
-class Hooked(Sentence):
-    """Calls a hook with the number of each private prompt.
-
-    Args:
-        hook: its name in `HOOKS`, which a copy of this backend's factory finds again.
-        endless: says one word for ever.
-    """
-
-    def __init__(self, hook: str, *, endless: bool) -> None:
-        super().__init__([" my"] if endless else SENTENCE, sure=0.999999)
-        self.hook = hook
-        self.asked = 0
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.asked += 1
-            HOOKS[self.hook](self.asked)
-        return super().next_token_logprobs(prompts, support)
-
-
 HOOKS: dict[str, Callable[[int], object]] = {}
 
 
@@ -56,48 +35,30 @@ def hooked(hook: Callable[[int], object], *, endless: bool = False) -> Callable[
     """A factory that can be pickled; its copies in this process share the hook."""
     name = str(len(HOOKS))
     HOOKS[name] = hook
-    return partial(Hooked, name, endless=endless)
+    return partial(_hooked, name, [" my"] if endless else SENTENCE)
 
 
-class Killed(Sentence):
-    """Kills its process with -9, at one private prompt of all workers."""
-
-    def __init__(self, folder: str, after: int) -> None:
-        super().__init__(sure=0.999999)
-        self.folder = Path(folder)
-        self.left = after
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            if self.left == 0:
-                die_once(self.folder)
-            self.left -= 1
-        return super().next_token_logprobs(prompts, support)
+def _hooked(name: str, sentence: Sequence[str]) -> Sentence:
+    return Hooked(HOOKS[name], sentence)
 
 
 def die_once(folder: Path) -> None:
-    """Kill this process, unless another one was."""
     if first_time(folder / "killed"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(folder: Path, after: int = 2) -> Callable[[], Sentence]:
-    return partial(Killed, str(folder), after)
+    """A model that kills its process with -9, at one private prompt of all workers."""
+    return partial(_killed, folder, after)
 
 
-class Interrupted(Sentence):
-    """Interrupts its process, as Ctrl-C in a terminal does, at its second private prompt."""
+def _killed(folder: Path, after: int) -> Sentence:
+    return Hooked(lambda number: number > after and die_once(folder))
 
-    def __init__(self) -> None:
-        super().__init__(sure=0.999999)
-        self.asked = 0
 
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.asked += 1
-            if self.asked == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-        return super().next_token_logprobs(prompts, support)
+def interrupted() -> Sentence:
+    """A model that interrupts its process, as Ctrl-C in a terminal does, at its second private prompt."""
+    return Hooked(lambda number: number == 2 and os.kill(os.getpid(), signal.SIGINT))
 
 
 class Failing(Sentence):
@@ -138,8 +99,6 @@ def slow(folder: Path, seconds: float = 0.2) -> Callable[[], Sentence]:
 
 
 class OtherModel(Sentence):
-    """Writes the public prompt in other tokens."""
-
     def tokenize(self, text: str) -> list[int]:
         return [0, *super().tokenize(text)]
 
@@ -238,6 +197,19 @@ class Remote(ThreadPoolExecutor):
     def __exit__(self, *error: object) -> None:
         self.woken.set()
         super().__exit__(*error)  # type: ignore[arg-type]
+
+
+class Pickling(ThreadPoolExecutor):
+    """Sends tasks as a pool of processes does; the pickled ones wait for `before`."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__(1)
+        self.before = before
+
+    def submit(self, fn: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        sent = pickle.dumps(arguments)
+        self.before()
+        return super().submit(lambda: fn(*pickle.loads(sent)))  # noqa: S301 - its own
 
 
 class Twice(ThreadPoolExecutor):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS, LEASE, charged
 from tests.support.ledgers import BUDGET
@@ -35,4 +37,13 @@ def drew(url: str) -> Account:
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
     account.resume([Claim(*words, "second")])
     account.draw(entry, "second")
+    return account
+
+
+def three_plans(url: str) -> Account:
+    """An account with a Rényi rule, with two plans of an event and one without."""
+    weekly = EventCost(Amount(10**11, 10**12), PoissonGaussian(0.1, 3.2, 15))
+    account = BudgetLedger.open(url).create("tickets", PrivacyBudget(4.0, 1e-5), rule="renyi")
+    for cost in (weekly, weekly, PrivacySpend(0.1, 0.0)):
+        account.reserve(None, cost, {}, DRAWS)
     return account

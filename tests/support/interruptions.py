@@ -10,32 +10,17 @@ import pytest
 
 import dpfewshot as dpf
 from tests.support import factory, resuming
-from tests.support.scripts import Sentence
+from tests.support.scripts import Hooked
 
 GONE = dpf.BackendError("the server is gone", retryable=True)
 
 
-class Failing(Sentence):
-    """Calls a hook with the number of each private prompt, which may raise."""
-
-    def __init__(self, hook: Callable[[int], object] = lambda _number: None) -> None:
-        super().__init__(sure=0.999999)
-        self.hook = hook
-        self.asked = 0
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.asked += 1
-            self.hook(self.asked)
-        return super().next_token_logprobs(prompts, support)
-
-
-def fails_at(*numbers: int) -> Failing:
+def fails_at(*numbers: int) -> Hooked:
     def hook(number: int) -> None:
         if number in numbers:
             raise GONE
 
-    return Failing(hook)
+    return Hooked(hook)
 
 
 @pytest.fixture
@@ -46,11 +31,10 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
             "labels": ["refund"],
             "ledger": f"sqlite:///{tmp_path}/budget.db?timeout=0.2",
         }
-        return factory.synthesizer(backend or Failing(), **(settings | options))
+        return factory.synthesizer(backend or Hooked(), **(settings | options))
 
     return made
 
 
 def acts(folder: Path) -> list[object]:
-    """What happened to the account of `make`."""
     return resuming.acts(f"sqlite:///{folder}/budget.db")

@@ -55,6 +55,12 @@ def account(ledger: BudgetLedger) -> Account:
     return ledger.create("tickets", BUDGET)
 
 
+def tamper(path: Path, statements: str) -> None:
+    """Change the tables behind the ledger's back."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statements)
+
+
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()

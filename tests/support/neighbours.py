@@ -16,6 +16,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendError
 from dpfewshot.tasks import Task
 from dpfewshot.values import Relation
+from tests.support.scripts import TASK_FILE
 
 LABELS = ("refund", "delivery")
 UNITS = {"refund": 60, "delivery": 45}
@@ -24,14 +25,6 @@ PROMPTS = 30
 EPSILON = 40.0
 
 TASK = Task("tickets", instruction="Write a ticket.", label_field="Kind", text_field="Ticket", labels=LABELS)
-TASK_FILE = """
-name = "tickets"
-instruction = "Write a ticket."
-label_field = "Kind"
-text_field = "Ticket"
-labels = ["refund", "delivery"]
-"""
-
 SENTENCE = (" my", " parcel", "\n")
 REFUSED, CONTRARY, IMPOSSIBLE, INFINITE = "<refused>", "<contrary>", "<impossible>", "<infinite>"
 UNWRITABLE = "<unwritable>"

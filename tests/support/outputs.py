@@ -16,6 +16,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy  # noqa: F401 - its loggers get a level of their own when it is imported
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 INPUTS = frozenset({"records.jsonl", "task.toml", "public.jsonl", "labels.txt"})
 
@@ -78,9 +84,7 @@ class _Logs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage() in NOT_HEARD:
             return
-        usual = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}  # formatters add the two
-        extras = {name: value for name, value in record.__dict__.items() if name not in usual}
-        self.lines.append(f"{record.levelname} {record.name}: {record.getMessage()} {extras}")
+        self.lines.append(f"{record.levelname} {record.name}: {record.getMessage()} {extras_of(record)}")
         if record.exc_info:
             self.lines += traceback.format_exception(*record.exc_info)
 
@@ -100,6 +104,26 @@ def _all_logs() -> Iterator[list[str]]:
         loggers[0].removeHandler(heard)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def telemetry() -> Iterator[tuple[InMemorySpanExporter, InMemoryMetricReader]]:
+    """Where spans and metrics go meanwhile: the process has one global provider, which stays unset."""
+    spans, numbers = InMemorySpanExporter(), InMemoryMetricReader()
+    tracers, meters = TracerProvider(), MeterProvider([numbers])
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "get_tracer", tracers.get_tracer)
+        patch.setattr(metrics, "get_meter", meters.get_meter)
+        yield spans, numbers
+    tracers.shutdown()
+    meters.shutdown()
+
+
+def extras_of(record: logging.LogRecord) -> dict[str, object]:
+    """What a record has beside the fields of every record, of which formatters add two."""
+    usual = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}
+    return {name: value for name, value in record.__dict__.items() if name not in usual}
 
 
 def outputs(folder: Path, call: Callable[[], object]) -> Outputs:

@@ -62,6 +62,9 @@ class Failing(Sentence):
         return rows
 
 
+Quoting = partial(Failing, RuntimeError)
+
+
 class OwnError(dpf.BackendError):
     """A backend's own kind of error, which carries what it failed on."""
 

@@ -9,29 +9,26 @@ import pytest
 
 import dpfewshot as dpf
 from tests.support import factory
-from tests.support.scripts import Sentence
+from tests.support.scripts import Hooked
 
 
 class Interrupted(BaseException):
     """What a test throws into a run."""
 
 
-class Dying(Sentence):
+class Dying(Hooked):
     """Is gone after so many answers to private prompts."""
 
     def __init__(self, answers: int | None = None, error: BaseException | None = None) -> None:
-        super().__init__(sure=0.999999)
+        super().__init__(self._draw)
         self.answers = answers
         self.error = error or dpf.BackendError("the server is gone", retryable=True)
         self.draws = 0
 
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            if self.answers == 0:
-                raise self.error
-            self.answers = None if self.answers is None else self.answers - 1
-            self.draws += 1
-        return super().next_token_logprobs(prompts, support)
+    def _draw(self, _number: int) -> None:
+        if self.draws == self.answers:
+            raise self.error
+        self.draws += 1
 
 
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:

@@ -1,9 +1,11 @@
 """Scripted language models and data sets that several test files use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from dpfewshot.backends import Scripted
-from dpfewshot.sample_data import SUPPORT_TICKETS
+from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.sample_data import SUPPORT_TICKETS, write_jsonl
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -16,15 +18,24 @@ TASK = Task(
     no_repeat_ngram_size=0,  # its models repeat themselves
 )
 
+TASK_FILE = """
+name = "tickets"
+instruction = "Write a ticket."
+label_field = "Kind"
+text_field = "Ticket"
+labels = ["refund", "delivery"]
+"""
+
 WORDS = (" my", " parcel", " money", " is", " late", " back", " secret", "\n")
+
+
+SENTENCE = (" my", " parcel", " is", " late", "\n")
 
 
 class Sentence(Scripted):
     """Says its sentence word by word, with probability `sure`, whatever the records hold."""
 
-    def __init__(
-        self, sentence: Sequence[str] = (" my", " parcel", " is", " late", "\n"), sure: float = 0.93
-    ) -> None:
+    def __init__(self, sentence: Sequence[str] = SENTENCE, sure: float = 0.93) -> None:
         self.sentence = [WORDS.index(word) for word in sentence]
         self.sure = sure
         self.prompts = 0
@@ -42,12 +53,40 @@ class Sentence(Scripted):
         return probabilities
 
 
+class Hooked(Sentence):
+    """Nearly sure of its sentence; calls a hook with the number of each call of private prompts.
+
+    Args:
+        hook: what it raises comes in place of the answer.
+    """
+
+    def __init__(
+        self, hook: Callable[[int], object] = lambda _number: None, sentence: Sequence[str] = SENTENCE
+    ) -> None:
+        super().__init__(sentence, sure=0.999999)
+        self.hook = hook
+        self.asked = 0
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        if support is not None:
+            self.asked += 1
+            self.hook(self.asked)
+        return super().next_token_logprobs(prompts, support)
+
+
 class Desk(Scripted):
     """Knows two words and the labels of the sample tickets, and answers every prompt alike."""
 
     def __init__(self) -> None:
         words = (" my", " parcel", "\n", *(f" {label}" for label in SUPPORT_TICKETS.labels or ()))
         super().__init__(words, lambda _: [0.6, 0.2, *[0.2 / (len(words) - 2)] * (len(words) - 2)])
+
+
+def written(folder: Path, records: Sequence[Record] | None = None) -> list[str]:
+    """The tickets and their task as files; the options that name them."""
+    (folder / "task.toml").write_text(TASK_FILE)
+    write_jsonl(tickets() if records is None else records, folder / "records.jsonl")
+    return ["--task", str(folder / "task.toml"), "--records", str(folder / "records.jsonl")]
 
 
 def tickets(count: int = 400) -> list[Record]:

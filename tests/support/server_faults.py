@@ -43,7 +43,6 @@ def faults(proxy, monkeypatch):
 
 
 def changed(answer, change):
-    """A real answer whose JSON was changed."""
     status, headers, data = answer
     found = json.loads(data)
     change(found)

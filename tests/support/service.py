@@ -10,29 +10,25 @@ import pytest
 
 import dpfewshot as dpf
 from tests.support import factory
-from tests.support.scripts import Sentence, tickets
+from tests.support.scripts import Hooked, tickets
 
 NOTHING = dpf.PrivacySpend(0.0, 0.0)
 SECRET = "swordfish"
 
 
-class Gated(Sentence):
-    """Waits at its gate before each answer to private prompts."""
-
+class Gated(Hooked):
     def __init__(self) -> None:
-        super().__init__(sure=0.999999)
+        super().__init__(self.wait)
         self.gate = threading.Semaphore(0)
         self.arrived = threading.Event()
         self.fails: Exception | None = None
 
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            if not self.gate.acquire(blocking=False):
-                self.arrived.set()
-                assert self.gate.acquire(timeout=30)
-            if self.fails is not None:
-                raise self.fails
-        return super().next_token_logprobs(prompts, support)
+    def wait(self, _number: int) -> None:
+        if not self.gate.acquire(blocking=False):
+            self.arrived.set()
+            assert self.gate.acquire(timeout=30)
+        if self.fails is not None:
+            raise self.fails
 
     def open(self, answers: int = 10_000) -> None:
         self.gate.release(answers)
@@ -41,7 +37,7 @@ class Gated(Sentence):
 def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
     records = [dpf.Record(f"{SECRET} {i}", one.label) for i, one in enumerate(tickets())]
     settings = {"prompts_per_draw": 100} | options
-    return factory.synthesizer(backend or Sentence(sure=0.999999), records, **settings)
+    return factory.synthesizer(backend or Hooked(), records, **settings)
 
 
 async def arrival(backend: Gated) -> None:

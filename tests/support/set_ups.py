@@ -126,7 +126,6 @@ def set_up_of_unequal_labels():
 
 
 def set_up(mechanism=None, *, units=10, prompts=10, backend=None, max_tokens=1, epsilon=4.0, **settings):
-    """A synthesizer for so many units of each label."""
     records = [Record(f"{SECRET} {i}", TASK.labels[i % 2]) for i in range(2 * units)]
     return factory.synthesizer(
         backend or Indifferent(),

@@ -132,8 +132,6 @@ class SpyingRelease:
 
 @dataclass(frozen=True)
 class Told:
-    """An act of the account."""
-
     act: str
     arguments: tuple[Any, ...]
 

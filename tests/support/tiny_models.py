@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 TEXT = (
     "Write a question about a place. Text: What is the name of the river, 2,850 km long, that runs through "
     "ten countries and four capitals before it reaches the Black Sea? Where is the"
@@ -58,3 +60,22 @@ def save_tiny_model(folder, kind="Llama", *, bos=False, **settings):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+SMALL = {"device": "cpu", "context_tokens": 96, "kept_prompts": 15}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small matrices gain nothing from threads, and threads that wait for a core lose much."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), **SIZES)
