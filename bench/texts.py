@@ -63,10 +63,7 @@ def demonstrations(
     if epsilon == 0:
         return instruction_only_demonstrations(in_chat(BANK, model), model, max_tokens=TOKENS)
     budget = dpf.PrivacyBudget(epsilon, 1e-5)
-    mechanism = dpf.mechanisms.WordHistogram()
-    return dpf.Synthesizer(
-        BANK, records, model, budget=budget, max_tokens=TOKENS, mechanism=mechanism
-    ).generate_all()
+    return dpf.Synthesizer(BANK, records, model, budget=budget, max_tokens=TOKENS).generate_all()
 
 
 def main() -> None:

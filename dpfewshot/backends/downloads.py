@@ -105,7 +105,7 @@ def advice() -> str:
     if better is None:
         return "the packaged model is for trying out; this machine has too little memory for a better one"
     first = "" if downloaded(better) else f"dpfewshot model get {better}, then "
-    how = f"{first}give --model {better} --mechanism word-histogram"
+    how = f"{first}give --model {better}"
     return f"the packaged model is for trying out. {better} writes far better: {how}"
 
 

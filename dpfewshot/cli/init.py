@@ -89,7 +89,7 @@ create = true  # the first generate creates the account, with the budget above
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
 
 [settings]  # of a plan
-shots = 1  # demonstrations of each label
+shots = 2  # demonstrations of each label; more take longer, and cost no more
 max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer
 
 [output]  # files that commands write and read

@@ -187,6 +187,11 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     if named.ledger is None:
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
     all_of_it = "generate spends the whole budget: nothing is left then for further texts of these labels"
+    if synthesizer.set_up.mechanism.draws_once:
+        all_of_it = (
+            "generate spends the whole budget, once for any number of texts: if you want more, raise shots "
+            "now, since nothing is left later"
+        )
     if account is None:
         return all_of_it, True
     budget, name = account.budget, on_one_line(str(named.account))
