@@ -207,7 +207,7 @@ class _Table:
     def ticks(self) -> int:
         """The number of plays of all games with the worst-case model."""
         if self.set_up.mechanism.draws_once:
-            return 2 * self.plays + 2 * (self.plays // 4)
+            return 2 * self.plays
         games = 1 + len(self.games_of_one_draw)
         return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 
@@ -238,7 +238,7 @@ class _Table:
         alone = [self._canary] * canaries
         without, _ = self._world(game, plan, [] if adds else alone, 0 if adds else canaries, decoys=True)
         present, _ = self._world(game, plan, alone, canaries)
-        return self._told(game, canaries, [without, present])
+        return self._played(game, canaries, [without, present])
 
     def one_histogram(self) -> Outcome:
         """Play the one release of a word histogram, with canaries alone and with no record at all."""
@@ -252,22 +252,18 @@ class _Table:
             tokens_per_draw=1,
         )
 
-        def echoes(number: int, plays: int) -> list[float]:
+        def echoes(number: int) -> list[float]:
             watched = WatchedHistogram()
             records = [
                 Record(CANARY_WORD, self.label, str(unit) if self._named else None) for unit in range(number)
             ]
             set_up = replace(self.set_up.over(records, watched.model, plan), mechanism=watched)
-            for _ in range(plays):
+            for _ in range(self.plays):
                 unaccounted(set_up).release(self.label, 1)
                 self._tick()
             return watched.echoes()
 
-        def scores(plays: int) -> list[list[float]]:
-            return [echoes(0, plays), echoes(canaries, plays)]
-
-        thresholds = [canaries * eighths / 8 for eighths in range(1, 9)]
-        return self._played(game, canaries, scores, thresholds)
+        return self._outcome(game, canaries, canaries / 2, [echoes(0), echoes(canaries)])
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""
@@ -277,7 +273,7 @@ class _Table:
         joined = [*[self._canary] * canaries, *others]
         without, _ = self._world(game, plan, self._sizes)
         present, model = self._world(game, plan, joined, canaries)
-        outcome = self._told(game, canaries, [without, present])
+        outcome = self._played(game, canaries, [without, present])
         return outcome, model.watch.against(self.stratum.draws, len(joined), self.beta)
 
     def released_texts(self) -> Outcome:
@@ -356,27 +352,16 @@ class _Table:
             self._tick()
         return played
 
-    def _told(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
-        """Count the telling tokens of demonstrations from two worlds."""
-
+    def _played(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
         def scores(plays: int) -> list[list[int]]:
             return [[telling(text) for [text] in self._texts(world, game, plays)] for world in worlds]
 
-        return self._played(game, canaries, scores, range(1, game.tokens + 1))
-
-    def _played(
-        self,
-        game: Game,
-        canaries: int,
-        scores: Callable[[int], Sequence[Sequence[float]]],
-        thresholds: Sequence[float],
-    ) -> Outcome:
-        """Play with the threshold that tells the worlds apart best in separate plays."""
-        threshold = thresholds[0]
-        if len(thresholds) > 1:
+        threshold = 1
+        if game.tokens > 1:  # the one that tells the worlds apart best, in separate plays
             rehearsed = scores(self.plays // 4)
             threshold = min(
-                thresholds, key=lambda least: self._outcome(game, canaries, least, rehearsed).room
+                range(1, game.tokens + 1),
+                key=lambda least: self._outcome(game, canaries, least, rehearsed).room,
             )
         return self._outcome(game, canaries, threshold, scores(self.plays))
 
