@@ -25,6 +25,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "init": "init",
     "plan": "plan",
     "generate": "generate",
+    "prompt": "prompt",
     "labels": "releases",
     "calibrate": "releases",
     "choose": "releases",

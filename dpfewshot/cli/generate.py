@@ -23,10 +23,21 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project_file import FILE_NAME
+from dpfewshot.cli.prompt import UNPROTECTED
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.runtime.files import write_errors
-from dpfewshot.values import Demonstration, amount_text, counted, on_one_line, plural, unit_noun
+from dpfewshot.values import (
+    Demonstration,
+    amount_text,
+    counted,
+    delta_text,
+    epsilon_text,
+    on_one_line,
+    plural,
+    unit_noun,
+)
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
@@ -114,14 +125,13 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     """Say what the texts are good for, and what comes next."""
-    if demonstrations.certified:
+    if demonstrations.certified and (spent := demonstrations.spent):
+        stages()(f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
         stages()("leave out one that misses its label, or make up your own: another one costs budget")
     if config := click.get_current_context().params.get("config"):
-        shown = (
-            f"dpf.Demonstrations.from_jsonl({project.output!r}).to_prompt(dpf.load({config!r}).task, text)"
-        )
-        stages()(f"a prompt with them, in Python: {shown}")
+        elsewhere = "" if config == FILE_NAME else f" --config {config}"
+        stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
         if share := project.holdout:
             kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))}, which wrote nothing"
             stages()(f"next: dpfewshot choose, which tells whether they help: on {kept}, at no further cost")

@@ -52,6 +52,9 @@ _COMMON: Final = 5
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
+_NO_NOUN: Final = frozenset({"about", "concerning", "concerns", "for", "is", "re", "regarding"})
+"""Names of label columns that a prompt cannot use: "of the given about"."""
+
 _AFTER_A_NOUN: Final = re.compile(
     r"an?|the|that|which|whom?|whose|of|to|from|about|in|on|for|by|with|at|as|and|or|sent|written|.+(ing|ed)|,"
 )
@@ -446,6 +449,8 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         re.sub(r"[\W_]+", " ", given[key].rpartition(".")[2]).strip().capitalize() or key.capitalize()
         for key in ("text", "label_column")
     )
+    if label_field.lower() in _NO_NOUN:
+        label_field = "Subject"
     texts_are = given["texts_are"] or f"the {text_column.lower()}"
     values = {
         **given,

@@ -109,6 +109,9 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
+    if plan.settings.holdout:
+        kept = f"{percent_text(plan.settings.holdout)} of these {plural(noun)}"
+        lines.append(f"kept to test on: {kept}, which write nothing")
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
         lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}")
@@ -164,7 +167,10 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield "      without records, and so for nothing, the model writes:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
-    yield "      if yours are another kind of text, or a label means something else, say so in `instruction`"
+    yield (
+        '      if yours are another kind of text, say so in `instruction`, "a short chat message", '
+        "in words for all labels"
+    )
 
 
 def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:

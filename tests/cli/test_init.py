@@ -372,7 +372,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
-    assert "1 text of at most about 30 words for each label" in out
+    assert "2 texts of at most about 30 words for each label" in out
     assert "0 is not in the range 1<=x<=1000" in err
 
 
@@ -494,6 +494,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     commands = [
         "plan",
         "generate",
+        "prompt late",
         "choose",
         "audit leak",
         "report",
@@ -506,12 +507,16 @@ def test_every_command_runs_without_options(made: Run) -> None:
         status, told[name], err = made(*name.split())
         assert status == 0, err
     assert "generate spends the whole budget: nothing is left then for further texts" in told["plan"]
+    assert told["prompt late"].endswith("\n\nMessage: late\nTopic:\n")
+    assert made("prompt", "late", "--demonstrations", "none.jsonl")[0] == 2
+    document = json.loads(made("prompt", "late", "--json")[1])
+    assert document["prompt"] + "\n" == told["prompt late"]
     words, _, free = told["plan"].partition("without records, and so for nothing, the model writes")
     assert not re.search(r"zero-out|delta|account|token|holdout|--set", words)
     assert re.findall(r"^ {8}([^:]+): .", free, re.MULTILINE) == sorted(LABELS)
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
-    assert told["verify"].startswith("demos.jsonl: verified, 5 demonstrations\n")
+    assert told["verify"].startswith("demos.jsonl: verified, 10 demonstrations\n")
     assert "(of those with other records the largest counts, not the sum)" in told["verify"]
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
@@ -596,8 +601,7 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     piped = made("generate")[2].splitlines()
     [time] = [line for line in planned if line not in piped]
     assert time.startswith("      time: at most about ")
-    shown = "dpf.Demonstrations.from_jsonl('demos.jsonl').to_prompt(dpf.load('dpfewshot.toml').task, text)"
-    assert piped[-2] == f"a prompt with them, in Python: {shown}"
+    assert piped[-2].startswith('a prompt with them for any model: dpfewshot prompt "a new text"; ')
     assert piped[-1].startswith("next: dpfewshot choose, which tells whether they help: on 20 % of the ")
     Path("budget.db").unlink()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
@@ -709,7 +713,7 @@ def test_python_has_the_same(made: Run) -> None:
     assert isinstance(project.backend(), Desk)
     with project.synthesizer() as synthesizer:
         assert synthesizer.plan.epsilon == pytest.approx(2.0, abs=1e-3)
-        assert len(synthesizer.generate_all()) == 5
+        assert len(synthesizer.generate_all()) == 10
     account = project.account()
     assert account is not None
     assert account.spent.epsilon == pytest.approx(2.0, abs=1e-3)

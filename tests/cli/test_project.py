@@ -194,6 +194,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "generated 2 of 2: delivery",
         "done: 2 demonstrations in new.jsonl",
         f"account tickets: chain tip {here.chain_tip}",
+        "spent: epsilon 2.0000, delta 1e-06",
         "you may publish these texts, or use them in prompts to any model, without limit",
         "leave out one that misses its label, or make up your own: another one costs budget",
     ]

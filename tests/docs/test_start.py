@@ -47,7 +47,7 @@ def test_the_page_runs(command: Run, lines: list[str]) -> None:
             shown = file.read_text(encoding="utf-8")
             file.write_text(shown.replace("[model]", f"[model]\n{QUICK}"), encoding="utf-8")
     released = Path("demos.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["certified"] for line in released] == [True] * 5
+    assert [json.loads(line)["certified"] for line in released] == [True] * 10
     assert " events agree, chain tip " in output
     assert Path("budget.db").stat().st_mode & 0o777 == 0o600
     status, _, err = command("generate")
