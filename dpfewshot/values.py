@@ -252,12 +252,18 @@ def as_float(name: str, number: object) -> float:
         raise InvalidPlan(f"{name} is too large") from None
 
 
+LARGEST_WHOLE: Final = 10**12
+"""More than any setting needs; beyond it, numbers would leave the range of floats."""
+
+
 def check_whole(name: str, number: object) -> None:
-    """Refuse with `InvalidPlan` anything but a public whole number of at least 1; a boolean is none."""
+    """Refuse with `InvalidPlan` anything but a public whole number from 1 to 10¹²; a boolean is none."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         is_other = not isinstance(number, int) and isinstance(number, Integral)  # NumPy's
         remedy = ": write int(...)" if is_other else ""
         raise InvalidPlan(f"{name} must be a whole number of at least 1, not {number!r}{remedy}")
+    if number > LARGEST_WHOLE:
+        raise InvalidPlan(f"{name} must be at most {LARGEST_WHOLE}, not {on_one_line(str(number))}")
 
 
 def unit_noun(unit: str | None) -> str:

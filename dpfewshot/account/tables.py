@@ -139,10 +139,11 @@ def create_tables(database: Database) -> None:
 def _has_tables(connection: Connection, name: str) -> bool:
     if not inspect(connection).has_table(migration.name):
         return False
-    found = connection.execute(select(migration.c.version_num)).scalar_one()
-    if found != VERSION:
+    found = connection.execute(select(migration.c.version_num)).scalars().all()
+    if list(found) != [VERSION]:
+        version = ", ".join(map(str, found)) or "unknown"
         raise LedgerError(
-            f"{name} has tables of version {found}, this package knows version {VERSION}: "
+            f"{name} has tables of version {version}, this package knows version {VERSION}: "
             "install the version of dpfewshot that made it"
         )
     return True

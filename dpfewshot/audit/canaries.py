@@ -19,17 +19,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.accounting import Event
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.scripted import Scripted
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms import Draws, WordHistogram
+from dpfewshot.mechanisms import Draws, Mechanism, WordHistogram
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.word_histogram import COMMONEST, HistogramRelease, features, row_sum
 from dpfewshot.runtime.forking import cached_property
@@ -133,26 +135,30 @@ class ConstantBlock:
         """Do nothing: a block holds no resources."""
 
 
-@dataclass
-class _WatchedRelease(HistogramRelease):
-    sums: list[NDArray[np.int64]]
-
-    def _noisy(self, total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
-        self.sums.append(super()._noisy(total, scale))
-        return self.sums[-1]
-
-
 @dataclass(frozen=True)
 class WatchedHistogram(WordHistogram):
-    """The word histogram for canaries of one word: it keeps its noisy sums, before words are left out."""
+    """A word histogram for canaries of one word: it keeps its noisy sums, before words are left out."""
 
+    mechanism: Mechanism
     sums: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
+
+    def event(self, draws: Draws, noise_multiplier: float) -> Event:
+        """See `Mechanism.event`."""
+        return self.mechanism.event(draws, noise_multiplier)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
     ) -> HistogramRelease:
-        """See `Mechanism.start`."""
-        return _WatchedRelease(None, noise_multiplier, random_source, draws, self.sums)
+        """The release of the mechanism itself, which keeps what it adds noise to."""
+        release = cast("HistogramRelease", self.mechanism.start(draws, noise_multiplier, random_source))
+        noisy = release._noisy  # noqa: SLF001 - the audit looks where nobody else may
+
+        def watched(total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
+            self.sums.append(noisy(total, scale))
+            return self.sums[-1]
+
+        release._noisy = watched  # type: ignore[method-assign]  # noqa: SLF001
+        return release
 
     @cached_property
     def model(self) -> Scripted:

@@ -242,20 +242,24 @@ class _Table:
 
     def one_histogram(self) -> Outcome:
         """Play the one release of a word histogram, with canaries alone and with no record at all."""
-        draws = replace(self.stratum.draws, sampling_rate=1.0, fixed_size=None)
+        draws, rate = self.stratum.draws, self.stratum.sampling_rate
+        if draws.fixed_size is not None:  # such draws need all n units
+            draws, rate = replace(draws, sampling_rate=1.0, fixed_size=None), Fraction(1)
         game = self._game("one histogram", draws, 1, 1)
         canaries = game.most_canaries(self._one_of(_RARE), _MOST_CANARIES)
         plan = self._plan(
-            replace(self.stratum, sampling_rate=Fraction(1), draws=draws),
+            replace(self.stratum, sampling_rate=rate, draws=draws),
             sampling=POISSON,
             max_tokens=1,
             tokens_per_draw=1,
         )
 
         def echoes(number: int) -> list[float]:
-            watched = WatchedHistogram()
+            watched = WatchedHistogram(self.set_up.mechanism)
             records = [
-                Record(CANARY_WORD, self.label, str(unit) if self._named else None) for unit in range(number)
+                Record(CANARY_WORD, self.label, str(unit) if self._named else None)
+                for unit in range(number)
+                for _ in range(self._canary)
             ]
             set_up = replace(self.set_up.over(records, watched.model, plan), mechanism=watched)
             for _ in range(self.plays):
@@ -263,7 +267,7 @@ class _Table:
                 self._tick()
             return watched.echoes()
 
-        return self._outcome(game, canaries, canaries / 2, [echoes(0), echoes(canaries)])
+        return self._outcome(game, canaries, float(rate) * canaries / 2, [echoes(0), echoes(canaries)])
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""

@@ -63,11 +63,12 @@ def takes(
             source = click.get_current_context().get_parameter_source
             for name in ("config", "quiet"):  # who needs them finds them among the context's parameters
                 values.pop(name, None)
-            if twice := sorted(name for name in values.pop("lines", ()) if source(name) is not _IN_FILE):
+            lines = values.pop("lines", ())
+            if twice := sorted(name for name in lines if source(name) is not _IN_FILE):
                 raise click.UsageError(f"--set {twice[0]}: an option or the environment gives it, too")
             given = {name: values.pop(name) for name in names}
             try:
-                return command(project=_without_guarantee(project_of(given)), **values)
+                return command(project=_without_guarantee(project_of(given), lines), **values)
             except DPFewShotError as error:
                 error.args = (in_options(str(error)),)
                 raise
@@ -138,11 +139,12 @@ def _with_file(
     )(command)
 
 
-def _without_guarantee(project: Project) -> Project:
+def _without_guarantee(project: Project, lines: Collection[str]) -> Project:
     """Leave the account of a project file out at ε = inf: it counts nothing. Refuse its file of texts."""
     published = project.settings.accounting != "certified"
     source = click.get_current_context().get_parameter_source
-    if not published and (project.budget.epsilon < math.inf or source("epsilon") is _IN_FILE):
+    in_file = source("epsilon") is _IN_FILE and "epsilon" not in lines
+    if not published and (project.budget.epsilon < math.inf or in_file):
         return project
     if source("output") is _IN_FILE:
         raise click.UsageError(

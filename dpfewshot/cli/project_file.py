@@ -223,7 +223,8 @@ def _checked(key: str, value: Any, error: Callable[[str, str], InvalidPlan]) -> 
 def _made(kind: str, value: Any) -> Any:
     """A value of TOML as one of this type; None if it is of another."""
     if kind == "float":
-        return float(str(value)) if type(value) in {int, float} else None
+        number = float(str(value)) if type(value) in {int, float} else None
+        return None if number == math.inf and type(value) is int else number
     if kind == "tuple[str, ...]":
         listed = [value] if isinstance(value, str) else value
         return tuple(listed) if isinstance(listed, list) and _all(str, listed) else None

@@ -64,11 +64,9 @@ def decide(planner: Planner, mechanism: Mechanism, chosen: Settings) -> tuple[Pl
     if mechanism.draws_once:
         return _of_all_units(planner, mechanism, chosen)
     tokens, limit = planner.settings.max_tokens, chosen.prompt_token_limit
-    every = {tokens, -(-tokens // DRAWS)} if chosen.tokens_per_draw is None else {chosen.tokens_per_draw}
-    options = [
-        _with_most_prompts(planner.with_settings(tokens_per_draw=each), chosen) for each in sorted(every)
-    ]
-    affordable = [one for one in options if one[0].work_of(one[0].settings) <= limit] or options[-1:]
+    every = [tokens, -(-tokens // DRAWS)] if chosen.tokens_per_draw is None else [chosen.tokens_per_draw]
+    options = [_with_most_prompts(planner.with_settings(tokens_per_draw=each), chosen) for each in every]
+    affordable = [one for one in options if one[0].work_of(one[0].settings) <= limit] or options[:1]
     best, bound = min(affordable, key=lambda one: _noise(one[0], mechanism))
     settings, reasons = best.settings, []
     if chosen.tokens_per_draw is None:

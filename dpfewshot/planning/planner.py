@@ -182,7 +182,7 @@ def plan_stratum(
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.
     """
     sampling_rate = rate_of(settings, stratum)
-    draws = _draws(mechanism, settings, stratum, sampling_rate)
+    draws = planned_draws(mechanism, settings, stratum, sampling_rate)
     sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
         sigma = _published_noise(mechanism, draws, budget)  # without a cost: it is not certified
@@ -227,7 +227,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
         shared = min(plan.settings.tokens_per_draw, max_tokens)
         settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
         stratum = replace(worst, population=population)
-        draws = _draws(mechanism, settings, stratum, rate_of(settings, stratum))
+        draws = planned_draws(mechanism, settings, stratum, rate_of(settings, stratum))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
         return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
 
@@ -271,7 +271,8 @@ def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple
     return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
 
 
-def _draws(mechanism: Mechanism, settings: PlanSettings, stratum: Stratum, rate: Fraction) -> Draws:
+def planned_draws(mechanism: Mechanism, settings: PlanSettings, stratum: Stratum, rate: Fraction) -> Draws:
+    """The draws from each disjoint part of a stratum: one alone for a mechanism with one release."""
     draws = draws_at(settings, stratum, rate)
     return replace(draws, steps=1) if mechanism.draws_once else draws
 

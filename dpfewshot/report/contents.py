@@ -15,8 +15,8 @@ from dpfewshot.demonstrations import Demonstrations, from_line
 from dpfewshot.errors import InvalidPlan, InvalidReport
 from dpfewshot.evaluation import Cell
 from dpfewshot.mechanisms import by_name
-from dpfewshot.planning.plan import GenerationPlan, StratumPlan, draws_at
-from dpfewshot.planning.planner import rate_of
+from dpfewshot.planning.plan import GenerationPlan, StratumPlan
+from dpfewshot.planning.planner import planned_draws, rate_of
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
@@ -67,7 +67,7 @@ def _costs_what_it_states(plan: GenerationPlan) -> bool:
 
     def certified(one: StratumPlan) -> bool:
         settings = plan.settings.within(one.population)
-        draws = draws_at(settings, one, rate_of(settings, one))
+        draws = planned_draws(mechanism, settings, one, rate_of(settings, one))
         return one.pays and one.draws == draws and one.event == mechanism.event(draws, one.noise_multiplier)
 
     with suppress(ArithmeticError):  # no plan has such a noise multiplier

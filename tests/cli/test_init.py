@@ -522,6 +522,9 @@ def test_every_command_runs_without_options(made: Run) -> None:
         "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
     )
     assert all(Path(name).exists() for name in ("budget.db", "chosen.jsonl", "report.html"))
+    for unprotected in ("--epsilon=inf", "--set=epsilon=inf"):
+        status, _, err = made("generate", unprotected)
+        assert (status, "this run has no guarantee: name another file" in err) == (2, True)
     status, _, err = made("generate")  # a second plan does not fit the account
     assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
 

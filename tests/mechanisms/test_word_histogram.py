@@ -1,5 +1,6 @@
 """The word histogram: its rows' bound in integers, its noise, its cost, and texts of the real small model."""
 
+import json
 import math
 from collections import Counter
 from fractions import Fraction
@@ -15,7 +16,7 @@ from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
-from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, InvalidReport, LedgerError
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
@@ -26,6 +27,7 @@ from dpfewshot.mechanisms.word_histogram import (
     row_sum,
 )
 from dpfewshot.planning.settings import Settings
+from dpfewshot.report.contents import read_plan
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.laws import IMPOSSIBLE
 
@@ -291,15 +293,34 @@ def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
         )
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, "passed"), (0.7, "failed")])
-def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, verdict):
+def test_a_report_takes_a_plan_of_several_texts(model, tmp_path):
+    plan = synthesizer(model, shots_per_label=3).plan
+    (tmp_path / "plan.json").write_text(json.dumps(plan.as_dict()))
+    assert read_plan(tmp_path / "plan.json").plan == plan.as_dict()
+    less = plan.as_dict() | {"parts": [one | {"noise_multiplier": 0.5} for one in plan.as_dict()["parts"]]}
+    (tmp_path / "plan.json").write_text(json.dumps(less))
+    with pytest.raises(InvalidReport):
+        read_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "share", "verdict"),
+    [
+        (Settings(), 1.0, "passed"),
+        (Settings(), 0.7, "failed"),
+        (Settings(prompts_per_draw=90), 1.0, "passed"),
+        (Settings(prompts_per_draw=90), 0.5, "failed"),
+    ],
+)
+def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, verdict, settings):
     monkeypatch.setattr(
         word_histogram, "noise_scale", lambda sigma, rows, grid: noise_scale(share * sigma, rows, grid)
     )
-    finding = canary_game(synthesizer(model), plays=1000)
+    small = dpf.PrivacyBudget(1, 1e-5)  # many canaries: their products are beyond 64 bits
+    finding = canary_game(synthesizer(model, budget=small, settings=settings), plays=1000)
     assert finding.verdict == verdict, finding.statement
     least, _, noise = finding.figures[:3]
     assert noise.value > 0.9 * share * noise.reference
-    assert least.value > 0.5 * least.reference, "the game has power"
+    assert least.value > 0.4 * least.reference, "the game has power"
     with pytest.raises(InvalidPlan, match="one release"):
         canary_game(synthesizer(model), plays=100, texts_only=True)
