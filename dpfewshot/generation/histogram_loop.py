@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, cast
 
 import numpy as np
@@ -147,20 +147,21 @@ class HistogramLoop(TokenLoop):
     def _counted(self, units: Bodies, sampler: Sampler) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
         drawn = [record for subset in sampler.draw(units.sizes) for record in subset]
+        tokenize = lru_cache(maxsize=None)(self.backend.tokenize)  # each word once: a server is slow
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
             [bodies] = units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:
                 if body is None:
                     continue
-                found = none_if_unusable(partial(self._features, body), public=self._works)
+                found = none_if_unusable(partial(self._features, body, tokenize), public=self._works)
                 if found is not None:
                     yield found
 
-    def _features(self, tokens: Sequence[int]) -> Features:
-        return features(self.backend.detokenize(tokens), self.backend.tokenize)
+    def _features(self, tokens: Sequence[int], tokenize: Callable[[str], Sequence[int]]) -> Features:
+        return features(self.backend.detokenize(tokens), tokenize)
 
     def _works(self) -> object:
-        return self._features(self.backend.tokenize(" public"))
+        return self._features(self.backend.tokenize(" public"), self.backend.tokenize)
 
     def _written(
         self, histogram: Histogram, prompts: LabelPrompts, max_tokens: int, stop: StopSignal
