@@ -68,7 +68,7 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
             spent.append(ledger.account("tickets-2026").spent)
     assert spent[0] == spent[1]
     assert 0 < spent[0].epsilon < 4
-    assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 5  # one a label
+    assert len((tmp_path / "demos.jsonl").read_text(encoding="utf-8").splitlines()) == 10  # two a label
 
     collect, *_ = blocks(DOCS / "privacy-officer.md", "bash")
     shell(collect)
