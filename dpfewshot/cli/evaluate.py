@@ -20,6 +20,7 @@ from dpfewshot.values import PrivacyBudget
 
 if TYPE_CHECKING:
     from dpfewshot.evaluation import Experiment, Summary, Trial
+    from dpfewshot.mechanisms import Mechanism
 
 REPETITIONS: Final = 3
 """Each with new demonstrations."""
@@ -54,8 +55,7 @@ REPETITIONS: Final = 3
     "mechanisms",
     type=click.Choice(MECHANISM_NAMES),
     multiple=True,
-    default=("public-centred",),
-    help="May be repeated.",
+    help="May be repeated. Default: the planner decides.",
 )
 @quiet_option
 @json_option
@@ -75,7 +75,7 @@ def evaluate(
     \b
     Example:
       dpfewshot evaluate --task trec --records trec.jsonl.gz --test trec-test.jsonl.gz \\
-        --epsilon 1 --epsilon 4 --mechanism public-centred -M 80 --max-tokens 15 --output results.jsonl
+        --epsilon 1 --epsilon 4 --max-tokens 15 --output results.jsonl
     """
     from dpfewshot.evaluation import Results, summarise
     from dpfewshot.evaluation import evaluate as carry_out
@@ -142,8 +142,10 @@ def _trials(
     from dpfewshot.mechanisms import by_name
 
     prompts, tokens = project.settings.prompts_per_draw, project.settings.max_tokens
+    kinds: dict[str, Mechanism | None] = {name: by_name(name) for name in mechanisms}
     conditions = [
-        Synthetic(name, by_name(name), prompts_per_draw=prompts, max_tokens=tokens) for name in mechanisms
+        Synthetic(name, kind, prompts_per_draw=prompts, max_tokens=tokens)
+        for name, kind in (kinds or {"default": None}).items()
     ]
     budgets = dict.fromkeys([*(None if math.isinf(each) else each for each in epsilons), None])
     yield Trial(ZeroShot(), 0.0, shots=0)

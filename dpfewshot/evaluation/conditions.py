@@ -133,13 +133,15 @@ class Synthetic:
     Args:
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
             decides.
-        tokens_per_draw: R, the number of tokens that share a draw of records; None is all.
+        mechanism: None: the planner decides.
+        tokens_per_draw: R, the number of tokens that share a draw of records; None is all, or what the
+            planner decides where it decides M.
         allow_batch_variance: whether to accept a backend that is not batch-invariant; the demonstrations are
             then not certified. Not part of the condition's description.
     """
 
     name: str
-    mechanism: Mechanism
+    mechanism: Mechanism | None
     prompts_per_draw: int | None = 20
     records_per_prompt: int = 1
     max_tokens: int = 40
@@ -158,8 +160,9 @@ class Synthetic:
 
     def synthesizer(self, request: Request) -> Synthesizer:
         """Return the synthesizer that generates them."""
-        prompts = self.prompts_per_draw
+        prompts, tokens = self.prompts_per_draw, self.tokens_per_draw
         if prompts is not None:
+            tokens = tokens or self.max_tokens
             sizes = populations(request.task, request.records)
             asked = request.labels if request.task.labels is not None else ("",)
             smallest = min(sizes.get(label, 0) for label in asked)  # public, as in plans
@@ -177,7 +180,7 @@ class Synthetic:
             settings=Settings(
                 prompts_per_draw=prompts,
                 records_per_prompt=self.records_per_prompt,
-                tokens_per_draw=self.tokens_per_draw or self.max_tokens,
+                tokens_per_draw=tokens,
                 allow_batch_variance=self.allow_batch_variance,
             ),
         )

@@ -49,6 +49,14 @@ def test_a_table_with_every_baseline_says_that_it_is_confidential(command: Run) 
     assert "do not publish" in err
 
 
+def test_without_a_mechanism_the_planners_is_measured(command: Run) -> None:
+    given = [one for one in EVALUATE if one not in {"--mechanism", "gaussian", "-M", "5"}]
+    status, out, err = command(*given, "--epsilon", "8", "--shots", "2")
+    assert (status, "default" in out) == (0, True), err
+    named = command(*given, "--epsilon", "8", "--shots", "2", "--mechanism", "word-histogram")
+    assert (named[0], "word-histogram" in named[1]) == (0, True), named[2]
+
+
 def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(command: Run) -> None:
     kept = (
         *EVALUATE,
