@@ -252,12 +252,12 @@ def as_float(name: str, number: object) -> float:
         raise InvalidPlan(f"{name} is too large") from None
 
 
-LARGEST_WHOLE: Final = 10**12
+LARGEST_WHOLE: Final = 10**15
 """More than any setting needs; beyond it, numbers would leave the range of floats."""
 
 
 def check_whole(name: str, number: object) -> None:
-    """Refuse with `InvalidPlan` anything but a public whole number from 1 to 10¹²; a boolean is none."""
+    """Refuse with `InvalidPlan` anything but a public whole number from 1 to 10¹⁵; a boolean is none."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         is_other = not isinstance(number, int) and isinstance(number, Integral)  # NumPy's
         remedy = ": write int(...)" if is_other else ""

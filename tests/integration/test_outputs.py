@@ -139,6 +139,7 @@ FURTHER = (
     Verb("choose", CHOOSE, ("unit",), status=2),  # accuracies are noisy: see test_outputs_python.py
     Verb("search", CHOOSE, ("unit",), status=2),  # likewise
     Verb("report", (*SHOWN, *ACCOUNT)),
+    Verb("prompt", ("late", "--task", "task.toml", "--demonstrations", "demos.jsonl")),
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2])),
     Verb("verify", ("demos.jsonl", *ACCOUNT[:2], "--json")),
     Verb("ledger change-budget", (*ACCOUNT, "--epsilon", "50", "--delta", "1e-4")),
