@@ -24,7 +24,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.accounting import Event
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.scripted import Scripted
@@ -141,10 +140,6 @@ class WatchedHistogram(WordHistogram):
 
     mechanism: Mechanism
     sums: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
-
-    def event(self, draws: Draws, noise_multiplier: float) -> Event:
-        """See `Mechanism.event`."""
-        return self.mechanism.event(draws, noise_multiplier)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None

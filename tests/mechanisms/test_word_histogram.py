@@ -309,7 +309,7 @@ def test_a_report_takes_a_plan_of_several_texts(model, tmp_path):
         (Settings(), 1.0, "passed"),
         (Settings(), 0.7, "failed"),
         (Settings(prompts_per_draw=90), 1.0, "passed"),
-        (Settings(prompts_per_draw=90), 0.5, "failed"),
+        (Settings(prompts_per_draw=90), 0.25, "failed"),  # of half the noise one game of two is not refuted
     ],
 )
 def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, verdict, settings):
