@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scripts import tickets
+from tests.support.scripts import written
 
 SECRET = "swordfish"
 
@@ -32,9 +32,5 @@ def towns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the scripted tickets in records.jsonl and their task in task.toml."""
     monkeypatch.chdir(tmp_path)
-    Path("task.toml").write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
-    write_rows("records.jsonl", [{"text": one.text, "label": one.label} for one in tickets()])
+    written(tmp_path)
     return tmp_path

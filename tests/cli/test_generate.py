@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from dpfewshot.cli import project
 from dpfewshot.cli.application import main, run
 from dpfewshot.cli.project import MECHANISM_NAMES
 from tests.support.commands import Run
-from tests.support.scripts import Sentence
+from tests.support.scripts import Hooked
 
 SECRET = "swordfish"
 PLAN = (
@@ -41,7 +42,7 @@ def test_generate_appends_lines_says_what_they_cost_and_warns_of_both(command: R
         assert "nothing adds up what several runs" in err
         assert there in err
         assert ("appended" in err) == bool(there)
-    lines = [json.loads(line) for line in Path("demos.jsonl").read_text().splitlines()]
+    lines = lines_of()
     assert len(lines) == 2
     members = "text label epsilon delta relation certified mechanism tokens finished certificate"
     for line in lines:
@@ -74,7 +75,7 @@ def test_a_spent_ledger_is_refused_with_status_3_and_nothing_is_generated(comman
     status, out, err = command(*generate)
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=4, delta=0.001, and epsilon=1" in err
-    assert len(Path("demos.jsonl").read_text().splitlines()) == 1
+    assert len(lines_of()) == 1
     summary = json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])
     assert 3.5 < summary["spent"]["epsilon"] <= 4
     assert summary["entries"] == 1
@@ -147,131 +148,93 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
 
 # ---- interruptions, with a scripted model ----------------------------------------------------------------
 
-
-class Dying(Sentence):
-    """Is gone after so many answers to private prompts."""
-
-    def __init__(self, answers: int) -> None:
-        super().__init__(sure=0.999999)
-        self.answers = answers
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.answers -= 1
-            if self.answers < 0:
-                raise KeyboardInterrupt
-        return super().next_token_logprobs(prompts, support)
-
-
-DESK = [
-    *("generate", "--task", "task.toml", "--records", "records.jsonl", "--epsilon", "4", "--delta", "1e-5"),
-    *(
-        "--mechanism",
-        "gaussian",
-        "--prompts-per-draw",
-        "100",
-        "--set",
-        "tokens_per_draw=1",
-        "--max-tokens",
-        "8",
-    ),
-    *(
-        "--set",
-        "top_k=all",
-        "--ledger",
-        "sqlite:///budget.db",
-        "--dataset",
-        "tickets",
-        "--set",
-        "create=true",
-    ),
-]
+DESK = shlex.split(
+    "generate --task task.toml --records records.jsonl --epsilon 4 --delta 1e-5 --mechanism gaussian "
+    "--prompts-per-draw 100 --set tokens_per_draw=1 --max-tokens 8 --set top_k=all "
+    "--ledger sqlite:///budget.db --dataset tickets --set create=true"
+)
 OUTPUT = ["--output", "demos.jsonl"]
+WRITES = [*DESK, *OUTPUT]
+RESUMES = [*WRITES, "--resume"]
+WHOLE_DRAWS = [each.replace("tokens_per_draw=1", "tokens_per_draw=8") for each in WRITES]
+"""A text takes one draw: an interruption may take the rest of it."""
+
+Generate = Callable[..., int]
 
 
-def generate(monkeypatch: pytest.MonkeyPatch, arguments: list[str], answers: int = 1000) -> int:
-    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Dying(answers))
-    return run(arguments)
+def lines_of(path: str = "demos.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-@pytest.mark.usefixtures("desk")
-def test_an_interrupted_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    output, resumed = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume"]
-    assert generate(monkeypatch, resumed, answers=7) == 130
-    assert len(output.read_text().splitlines()) == 1
-    for _ in "ab":
-        assert generate(monkeypatch, resumed) == 0
-        lines = [json.loads(line) for line in output.read_text().splitlines()]
-        assert [(line["label"], line["text"]) for line in lines] == [
-            ("refund", "my parcel is late"),
-            ("delivery", "my parcel is late"),
-        ]
-    # without --resume another run is asked for, which the budget does not allow
-    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
+@pytest.fixture
+def generate(monkeypatch: pytest.MonkeyPatch) -> Generate:
+    """Runs a command with a model that is gone after so many answers to private prompts."""
+
+    def call(arguments: list[str], answers: int = 1000) -> int:
+        def hook(number: int) -> None:
+            if number > answers:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(project, "open_backend", lambda *_, **__: Hooked(hook))
+        return run(arguments)
+
+    return call
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_line_that_is_only_in_the_ledger_is_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    generate: Generate, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output, resumed = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume", "--json"]
-    assert generate(monkeypatch, resumed) == 0
+    output, resumed = Path("demos.jsonl"), [*RESUMES, "--json"]
+    assert generate(resumed) == 0
     whole = output.read_text().splitlines(keepends=True)
     output.write_text("a line of somebody else\n" + whole[0])
-    assert generate(monkeypatch, resumed) == 0
+    assert generate(resumed) == 0
     assert output.read_text() == "a line of somebody else\n" + "".join(whole)
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["demonstrations"] == [json.loads(line) for line in whole]
 
 
 @pytest.mark.usefixtures("desk")
-def test_an_interruption_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_interrupted_command_says_how_to_go_on_and_resumes(
+    generate: Generate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It pays for nothing twice and says so; the run after it makes what is missing."""
-    output, resumable = Path("demos.jsonl"), [*DESK, *OUTPUT, "--resume"]
-    assert generate(monkeypatch, [*DESK, *OUTPUT], answers=3) == 130
-    assert f"released no demonstration, and {output} is as it was before" in capsys.readouterr().err
-    assert not output.exists()
-    assert generate(monkeypatch, resumable, answers=6) == 130
+    assert generate(WRITES, answers=3) == 130
+    assert "released no demonstration, and demos.jsonl is as it was before" in capsys.readouterr().err
+    assert not Path("demos.jsonl").exists()
+    assert generate(RESUMES, answers=6) == 130
     told = capsys.readouterr().err
     assert "resuming 2 demonstrations\na line follows when a text is done" in told
-    assert f"interrupted: 1 of this run's 2 demonstrations is in {output}. The same command with --re" in told
+    assert "interrupted: 1 of this run's 2 demonstrations is in demos.jsonl. The same command with --" in told
+    assert len(lines_of()) == 1
     assert run(["ledger", "show", *ACCOUNT[:2], "--account", "tickets"]) == 0
     assert "generates: delivery; generate --resume continues" in capsys.readouterr().out
     assert run(["report", *ACCOUNT[:2], "--account", "tickets"]) == 0
     assert "warning: a run of the account is unfinished, or still runs" in capsys.readouterr().err
-    assert generate(monkeypatch, [*DESK, *OUTPUT]) == 3
+    assert generate(WRITES) == 3
     refused = capsys.readouterr().err.splitlines()[-1]
     assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume, with its")
-    assert generate(monkeypatch, resumable) == 0
-    assert [json.loads(line)["label"] for line in output.read_text().splitlines()] == ["refund", "delivery"]
-    assert generate(monkeypatch, resumable) == 0
-    assert len(output.read_text().splitlines()) == 2
-
-
-class Interrupting(Sentence):
-    """Sends its own process a signal at its third private answers."""
-
-    def __init__(self, *signals: int) -> None:
-        super().__init__(sure=0.999999)
-        self.answers, self.signals = 0, signals
-
-    def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
-        if support is not None:
-            self.answers += 1
-            if self.answers == 3:
-                for each in self.signals:
-                    os.kill(os.getpid(), each)
-        return super().next_token_logprobs(prompts, support)
+    for _ in "ab":
+        assert generate(RESUMES) == 0
+        assert [(line["label"], line["text"]) for line in lines_of()] == [
+            ("refund", "my parcel is late"),
+            ("delivery", "my parcel is late"),
+        ]
+    # without --resume another run is asked for, which the budget does not allow
+    assert generate(WRITES) == 3
 
 
 @pytest.fixture
-def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """Runs a command as `main` does, with a model that interrupts it."""
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Generate]:
+    """Runs a command as `main` does, with a model whose third private answers bring signals."""
 
     def run_with(arguments: list[str], *signals: int) -> int:
-        monkeypatch.setattr(project, "open_backend", lambda *_, **__: Interrupting(*signals))
+        def hook(number: int) -> None:
+            for each in signals if number == 3 else ():
+                os.kill(os.getpid(), each)
+
+        monkeypatch.setattr(project, "open_backend", lambda *_, **__: Hooked(hook))
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         return int(ended.value.code or 0)
@@ -286,37 +249,34 @@ def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_the_text_that_is_being_written(
-    interrupts: Callable[..., int], number: int, capfd: pytest.CaptureFixture[str]
+    interrupts: Generate, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
-    assert interrupts([*whole_draws, *OUTPUT], number) == 130
+    assert interrupts(WHOLE_DRAWS, number) == 130
     told = capfd.readouterr().err
     assert "stopping after this text" in told
     assert "1 of this run's 2 demonstrations is in demos.jsonl" in told
     assert "makes the others, within what is reserved" in told
-    assert interrupts([*whole_draws, *OUTPUT, "--resume"]) == 0
+    assert interrupts([*WHOLE_DRAWS, "--resume"]) == 0
     assert "ended early" not in capfd.readouterr().err
-    texts = [json.loads(line)["text"] for line in Path("demos.jsonl").read_text().splitlines()]
-    assert texts == ["my parcel is late"] * 2
+    assert [line["text"] for line in lines_of()] == ["my parcel is late"] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_run_that_stopped_between_two_texts_is_unfinished(
-    interrupts: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    interrupts: Generate, generate: Generate, capfd: pytest.CaptureFixture[str]
 ) -> None:
     budget = ["--ledger", "sqlite:///budget.db", "--account", "tickets", "--epsilon", "20", "--delta", "1e-3"]
     assert run(["ledger", "create", *budget]) == 0
-    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
-    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT) == 130
+    assert interrupts(WHOLE_DRAWS, signal.SIGINT) == 130
     capfd.readouterr()
-    assert generate(monkeypatch, [*whole_draws, "--output", "others.jsonl"]) == 0
+    assert generate([*WHOLE_DRAWS[:-1], "others.jsonl"]) == 0
     assert "--resume continues the unfinished run of this plan" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("desk")
 def test_an_interrupt_that_nobody_can_read_waits_too(
-    interrupts: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+    interrupts: Generate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
 
@@ -326,58 +286,54 @@ def test_an_interrupt_that_nobody_can_read_waits_too(
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", refused)
-    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
-    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT) == 130
-    (line,) = Path("demos.jsonl").read_text().splitlines()
-    assert json.loads(line)["text"] == "my parcel is late"
+    assert interrupts(WHOLE_DRAWS, signal.SIGINT) == 130
+    assert [line["text"] for line in lines_of()] == ["my parcel is late"]
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_line_that_another_process_writes_meanwhile_is_not_written_again(
-    monkeypatch: pytest.MonkeyPatch,
+    generate: Generate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Path("demos.jsonl")
-    assert generate(monkeypatch, [*DESK, *OUTPUT, "--resume"]) == 0
+    assert generate(RESUMES) == 0
     whole = output.read_bytes()
     output.write_bytes(b"")
 
-    class Writing(Sentence):
+    class Writing(Hooked):
         """Another process writes while this one plans."""
 
         def tokenize(self, text: str) -> list[int]:
             output.write_bytes(whole)
             return super().tokenize(text)
 
-    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Writing(sure=0.999999))
-    assert run([*DESK, *OUTPUT, "--resume"]) == 0
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Writing())
+    assert run(RESUMES) == 0
     assert output.read_bytes() == whole
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_second_interrupt_stops_at_once_and_says_what_is_lost(
-    interrupts: Callable[..., int], capfd: pytest.CaptureFixture[str]
+    interrupts: Generate, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole_draws = [each if each != "tokens_per_draw=1" else "tokens_per_draw=8" for each in DESK]
-    assert interrupts([*whole_draws, *OUTPUT], signal.SIGINT, signal.SIGTERM) == 130
+    assert interrupts(WHOLE_DRAWS, signal.SIGINT, signal.SIGTERM) == 130
     assert "may end early or be missing" in capfd.readouterr().err
-    assert interrupts([*whole_draws, *OUTPUT, "--resume"]) == 0
+    assert interrupts([*WHOLE_DRAWS, "--resume"]) == 0
     told = capfd.readouterr().err
     assert "ended early (refund): an interruption took the rest of the draw" in told
 
 
 @pytest.mark.usefixtures("desk")
 def test_resume_with_other_settings_names_those_of_the_unfinished_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    generate: Generate, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert generate(monkeypatch, [*DESK, *OUTPUT], answers=7) == 130
+    assert generate(WRITES, answers=7) == 130
     capsys.readouterr()
-    others = [*DESK, *OUTPUT, "--epsilon", "1"]
-    assert generate(monkeypatch, [*others, "--resume"]) == 2
+    assert generate([*RESUMES, "--epsilon", "1"]) == 2
     told = capsys.readouterr().err
     assert "one with other settings or another name is unfinished" in told
     assert "generates: delivery, epsilon=3.9999" in told
     assert "--mechanism gaussian, 8 tokens in all, --set records_per_prompt=1" in told
-    assert generate(monkeypatch, [*others, "--resume", "another"]) == 3, "a named one begins"
+    assert generate([*RESUMES, "another", "--epsilon", "1"]) == 3, "a named one begins"
 
 
 @pytest.mark.usefixtures("desk")
@@ -392,9 +348,9 @@ def test_resume_with_other_settings_names_those_of_the_unfinished_run(
     ],
 )
 def test_an_interruption_says_what_cannot_be_resumed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    generate: Generate, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
-    assert generate(monkeypatch, arguments, answers=7) == 130
+    assert generate(arguments, answers=7) == 130
     assert says in capsys.readouterr().err
 
 

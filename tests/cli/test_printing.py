@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from dpfewshot.cli.plan import describe, in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
-from tests.support.scripts import Sentence, tickets
+from tests.support.scripts import Sentence, tickets, written
 
 PYTHON = re.compile(r"(?<![\w/'-])[a-z]+_[a-z_]+\b|\b[a-z]+=(?!\S*e-)|\bTrue\b|\bFalse\b|\bNone\b")
 """An argument of Python; a delta is an amount."""
@@ -42,12 +41,7 @@ def small() -> Scripted:
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    task = {"name": "t", "instruction": "Write.", "label_field": "Kind", "text_field": "Ticket"}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in task.items()]
-    (tmp_path / "t.toml").write_text("\n".join([*lines, 'labels = ["refund", "delivery"]']))
-    rows = [json.dumps({"text": one.text, "label": one.label}) for one in tickets(60)]
-    (tmp_path / "r.jsonl").write_text("\n".join(rows))
-    given = ["--task", str(tmp_path / "t.toml"), "--records", str(tmp_path / "r.jsonl")]
+    given = written(tmp_path, tickets(60))
     return [*given, "--backend", f"{__name__}:small", "--set", "probe_seconds=0.01", "--epsilon"]
 
 
@@ -79,7 +73,7 @@ def test_advice_on_the_command_line_names_options(
     command: Run, arguments: list[str], tmp_path: Path, further: str, advises: str
 ) -> None:
     if "--chat" in further:
-        with (tmp_path / "t.toml").open("a") as task:
+        with (tmp_path / "task.toml").open("a") as task:
             task.write("\nchat = true\n")
         further = further.replace("--chat", "--max-tokens 8")
     _, out, err = command("plan", *arguments, *further.split(), "--details")
