@@ -43,14 +43,10 @@ GOOD = json.dumps({"text": f"hello {SECRET}", "label": "Location"}).encode() + b
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no records"),
         (GOOD * 2 + b'{"text": "swordfish\n', "line 3"),
-        (GOOD + '{"text": "caf\xe9 swordfish", "label": "Location"}\n'.encode("latin-1"), "line 2"),
-        (GOOD + json.dumps({"text": SECRET}).encode(), "line 2"),
-        (GOOD * 3 + json.dumps({"text": "  ", "label": "Location"}).encode(), "line 4"),
         (GOOD + b"\n" + json.dumps({"text": SECRET, "label": f"love of {SECRET}"}).encode(), "line 3"),
     ],
-    ids=["empty", "broken", "latin-1", "no label", "blank", "other label"],
+    ids=["broken", "other label"],
 )
 def test_bad_records(command: Run, content: bytes, says: str) -> None:
     Path("records.jsonl").write_bytes(content)
@@ -72,21 +68,18 @@ def test_missing_and_broken_files(command: Run) -> None:
         ("--epsilon 0", "epsilon must be a positive number"),
         ("--epsilon -1", "epsilon must be a positive number"),
         ("--epsilon nan", "neither a finite number nor the word inf"),
-        ("--epsilon much", "neither a finite number nor the word inf"),
         ("--delta 0", "delta must lie between 0 and 1"),
         ("--delta 1", "delta must lie between 0 and 1"),
         ("--set top_k=many", "top_k"),
         ("--task nosuchtask", "nosuchtask"),
         ("--task nowhere.toml", "nowhere.toml"),
         ("--backend crystal-ball", "crystal-ball"),
-        ("--set population=Location", "must be a table of whole numbers or a whole number"),
         ("--nosuchoption 1", "--nosuchoption"),
         ("--output /nowhere/at/all.jsonl", "cannot write"),
         ("--resume", "--resume needs --ledger"),
         ("--prompts-per-draw 21 --set holdout=0", "--prompts-per-draw 20 would fit"),
         ("--prompts-per-draw 20", "holdout of 0.2 (0 uses all): --prompts-per-draw 16 would fit"),
         ("--max-tokens 0", "--max-tokens"),
-        ("--label Colour", "label"),
         ("--label Entity", "Entity"),
         ("--set record_token_cap=0", "record_token_cap"),
         ("--mechanism oracle", "oracle"),
@@ -174,9 +167,8 @@ def test_version(command: Run) -> None:
 
 
 def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dpfewshot", "plan", "--task"], capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-m", "dpfewshot", "plan", "--task"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("dpfewshot: ")
 

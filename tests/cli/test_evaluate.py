@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from tests.cli.conftest import write_rows
 from tests.support.commands import Run
 
 WORDS = ["sun", "rain", "glad", "sad", "\n", *(f"<{number}>" for number in range(100))]
@@ -36,8 +37,8 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'labels = ["glad", "sad"]\n'
     )
     rows = [{"text": "sun", "label": "glad"}, {"text": "rain", "label": "sad"}]
-    Path("records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20))
-    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("records.jsonl", rows * 20)
+    write_rows("test.jsonl", rows)
 
 
 def test_a_table_with_every_baseline_says_that_it_is_confidential(command: Run) -> None:
@@ -51,24 +52,14 @@ def test_a_table_with_every_baseline_says_that_it_is_confidential(command: Run) 
 
 def test_without_a_mechanism_the_planners_is_measured(command: Run) -> None:
     given = [one for one in EVALUATE if one not in {"--mechanism", "gaussian", "-M", "5"}]
-    status, out, err = command(*given, "--epsilon", "8", "--shots", "2")
-    assert (status, "default" in out) == (0, True), err
-    named = command(*given, "--epsilon", "8", "--shots", "2", "--mechanism", "word-histogram")
-    assert (named[0], "word-histogram" in named[1]) == (0, True), named[2]
+    for further, name in (((), "default"), (("--mechanism", "word-histogram"), "word-histogram")):
+        status, out, err = command(*given, "--epsilon", "8", "--shots", "2", *further)
+        assert (status, name in out) == (0, True), err
 
 
 def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(command: Run) -> None:
-    kept = (
-        *EVALUATE,
-        "--output",
-        "results.jsonl",
-        "--json",
-        "--set",
-        "public_data=true",
-        "--quiet",
-        "--shots",
-        "1",
-    )
+    words = ("--output", "results.jsonl", "--json", "--set", "public_data=true", "--quiet", "--shots", "1")
+    kept = (*EVALUATE, *words)
     status, out, err = command(*kept, "--epsilon", "1")
     document, first = json.loads(out), Path("results.jsonl").read_text()
     assert (status, err, document["confidential"]) == (0, "", False)
@@ -88,7 +79,6 @@ def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(c
         (("--shots", "0"), "--shots"),
         (("--set", "user_model=other.gguf"), "user_model needs --backend llama-cpp"),
         (("--epsilon", "0"), "epsilon must be a positive number"),
-        (("--epsilon", "nan"), "neither a finite number nor the word inf"),
         (("--test", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )

@@ -181,12 +181,9 @@ def test_json_lines_and_columns_by_options(command: Run) -> None:
     status, out, _ = command("init", "asked.jsonl", *words, "--model", "mine.gguf", "--json")
     assert (status, json.loads(out)["unit"]) == (0, None)
     project = dpf.load().project
-    assert (project.data.text, project.data.label_column, project.budget.epsilon) == (
-        "ask.words",
-        "team",
-        3.0,
-    )
-    assert (project.model.model, dpf.load().task.text_field) == ("mine.gguf", "Words")
+    assert (project.data.text, project.data.label_column) == ("ask.words", "team")
+    assert (project.budget.epsilon, project.model.model) == (3.0, "mine.gguf")
+    assert dpf.load().task.text_field == "Words"
 
 
 def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
@@ -201,50 +198,32 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
 @pytest.mark.parametrize(
     ("columns", "words", "says"),
     [
-        ("body heading", ["--yes"], "surely that of --label-column, --unit: name it"),
+        ("body heading", "--yes", "surely that of --label-column, --unit: name it"),
         (
             "body topic",
-            ["--yes"],
+            "--yes",
             "surely that of --unit: name it; --unit none: each record is protected alone",
         ),
-        ("swordfish topic", ["--yes"], "surely that of --text, --unit: name it"),
+        ("swordfish topic", "--yes", "surely that of --text, --unit: name it"),
+        ("body topic", "--yes --unit none --label-column body --text topic", "may tell of records"),
+        ("body topic", "--yes --unit none --label-column body --text body", "have one column"),
+        ("body topic customer_id", "--yes --unit none --label-column customer_id", "may tell of records"),
+        ("body topic customer_id", "--yes --unit custmer_id", "no column 'custmer_id': --unit names one"),
+        ("body topic", "--yes --unit none --text swordfish", "no column 'swordfish'"),
+        ("body topic", "", "give --yes"),
+        ("body topic", "--yes --unit none --epsilon 0", "'epsilon': epsilon must be a positive number"),
+        ("body topic", "--yes --unit none --epsilon nan", "'epsilon': epsilon must be a positive number"),
+        ("body topic", "--yes --unit none --epsilon inf", "a ledger counts nothing at epsilon = inf"),
         (
             "body topic",
-            ["--yes", "--unit", "none", "--label-column", "body", "--text", "topic"],
-            "may tell of records",
-        ),
-        (
-            "body topic",
-            ["--yes", "--unit", "none", "--label-column", "body", "--text", "body"],
-            "have one column",
-        ),
-        (
-            "body topic customer_id",
-            ["--yes", "--unit", "none", "--label-column", "customer_id"],
-            "may tell of records",
-        ),
-        ("body topic", ["--yes", "--unit", "none", "--text", "swordfish"], "no column 'swordfish'"),
-        ("body topic", [], "give --yes"),
-        (
-            "body topic",
-            ["--yes", "--unit", "none", "--epsilon", "0"],
-            "'epsilon': epsilon must be a positive number",
-        ),
-        (
-            "body topic",
-            ["--yes", "--unit", "none", "--epsilon", "nan"],
-            "'epsilon': epsilon must be a positive number",
-        ),
-        (
-            "body topic",
-            ["--yes", "--unit", "none", "--epsilon", "inf"],
-            "a ledger counts nothing at epsilon = inf",
+            "--yes --model gemma",
+            "no model 'gemma': name a GGUF file, gemma-3-270m, qwen-0.5b, qwen-1.5b or packaged",
         ),
     ],
 )
-def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: list[str], says: str) -> None:
+def test_what_cannot_be_known_is_refused(command: Run, columns: str, words: str, says: str) -> None:
     write_csv(columns=columns)
-    status, out, err = command("init", "tickets.csv", *words)
+    status, out, err = command("init", "tickets.csv", *words.split())
     assert (status, out, err.count("\n"), Path(FILE_NAME).exists()) == (2, "", 1, False)
     assert says in err
     assert "swordfish" not in err or "swordfish" in words
@@ -287,13 +266,8 @@ def test_columns_that_do_not_look_like_it_are_warned_of(
     command: Run, monkeypatch: pytest.MonkeyPatch, columns: str, words: tuple[str, ...], says: str
 ) -> None:
     rows = [
-        {
-            "body": one.text,
-            "topic": one.label,
-            "number": f"c-{number}",
-            "day": "2026-01-05 10:00",
-            "code": f"code-{number}",
-        }
+        {"body": one.text, "topic": one.label, "day": "2026-01-05 10:00"}
+        | {name: f"{name}-{number}" for name in ("number", "code")}
         for number, one in enumerate(support_tickets())
     ]
     with Path("odd.csv").open("w", newline="", encoding="utf-8") as file:
@@ -323,23 +297,23 @@ def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
 
 def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
     words = ("init", "tickets.csv", "--yes", "--unit", "none", "--label-column", "body")
-    assert (
-        "the column of the label has more than 50 values. They may" in command(*words, "--text", "topic")[2]
-    )
+    said = command(*words, "--text", "topic")[2]
+    assert "the column of the label has more than 50 values. They may" in said
     Path("few.csv").write_text("body,topic\na b,x\nc d,y\n")
     words = ("init", "few.csv", "--unit", "none", "--label-column", "topic", "--yes")
     assert "values that hardly repeat. They" in command(*words)[2]
 
 
-def test_set_is_not_taken_for_yes(command: Run) -> None:
-    status, _, err = command("init", "tickets.csv", "--set", "shots=2")
-    assert (status, "this command has no --set" in err, "--yes" in err) == (2, True, False)
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("tickets.csv --set shots=2", "this command has no --set"), ("nowhere.csv", "nowhere.csv")],
+)
+def test_what_is_wrong_is_said_before_flags_are_asked_for(command: Run, words: str, says: str) -> None:
+    status, _, err = command("init", *words.split())
+    assert (status, says in err, "--yes" in err) == (2, True, False)
 
 
-def test_a_models_name_is_known_or_a_files(command: Run) -> None:
-    status, out, err = command("init", "tickets.csv", "--yes", "--model", "gemma")
-    assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
-    assert "no model 'gemma': name a GGUF file, gemma-3-270m, qwen-0.5b, qwen-1.5b or packaged" in err
+def test_a_named_model_that_is_not_here_is_fetched_next(command: Run) -> None:
     told = command("init", "tickets.csv", "--yes", "--model", "gemma-3-270m")[1]
     assert told.endswith("next: dpfewshot model get gemma-3-270m, then dpfewshot plan\n")
 
@@ -361,10 +335,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\n1.5\ngemma\nmodel.gguf\n")
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
-    assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 3
+    assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 5
+    assert err.count("epsilon is a number above 0") == 4
     assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
     assert "Column of the label (desk, whose) [desk]" in err
@@ -431,13 +406,6 @@ def test_without_consent_the_labels_may_be_changed_and_no_answer_is_lost(
     assert dpf.load().task.labels == tuple(sorted({*LABELS, "Money back"} - {"Refund"}))
 
 
-def test_an_epsilon_that_is_none_is_asked_for_again(command: Run, answers: Callable[[str], None]) -> None:
-    answers(f"\n\n\ny\n{PHRASE}\n\nnan\ninf\n0\nmuch\n1.5\npackaged\n")
-    status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("epsilon is a number above 0")) == (0, 4)
-    assert dpf.load().project.budget.epsilon == 1.5
-
-
 @pytest.mark.parametrize("lines", ["\n\n\nn\n", "\n\n"])
 def test_without_consent_nothing_is_written(command: Run, answers: Callable[[str], None], lines: str) -> None:
     answers(lines)
@@ -477,33 +445,13 @@ def test_a_fault_that_no_other_label_mends_ends_the_questions(
     assert (status, out, err.count("tickets.csv: "), "or name another column" in err) == (2, "", 1, False)
 
 
-def test_a_misspelt_column_is_named_before_those_that_are_missing(command: Run) -> None:
-    status, _, err = command("init", "tickets.csv", "--yes", "--unit", "custmer_id")
-    assert (status, "there is no column 'custmer_id': --unit names one" in err) == (2, True)
-
-
-def test_a_missing_file_is_named_before_flags_are_asked_for(command: Run) -> None:
-    status, _, err = command("init", "nowhere.csv")
-    assert (status, "nowhere.csv" in err, "--yes" in err) == (2, True, False)
-
-
 # ---- the commands ------------------------------------------------------------------------------------------
 
 
 def test_every_command_runs_without_options(made: Run) -> None:
-    commands = [
-        "plan",
-        "generate",
-        "prompt late",
-        "choose",
-        "audit leak",
-        "report",
-        "verify",
-        "ledger show",
-        "ledger verify",
-    ]
+    commands = "plan, generate, prompt late, choose, audit leak, report, verify, ledger show, ledger verify"
     told = {}
-    for name in commands:
+    for name in commands.split(", "):
         status, told[name], err = made(*name.split())
         assert status == 0, err
     assert "generate spends the whole budget: nothing is left then for further texts" in told["plan"]
@@ -548,27 +496,24 @@ def test_without_a_guarantee_the_account_and_its_texts_stay_as_they_are(made: Ru
     assert "refused a ledger" in made(*again)[2]
 
 
-def test_texts_without_their_ledger_get_no_second_budget(made: Run) -> None:
+NAMED = "the files that are named"
+
+
+@pytest.mark.parametrize(
+    ("release", "where"),
+    [("generate", "demos.jsonl"), ("choose", NAMED), ("search", NAMED), ("calibrate", NAMED)],
+)
+def test_texts_without_their_ledger_get_no_second_budget(made: Run, release: str, where: str) -> None:
     """As in a copy of the folder, or in one that was restored without the ledger."""
     assert made("generate")[0] == 0
     there = Path("demos.jsonl").read_bytes()
     Path("budget.db").unlink()
-    status, out, err = made("generate")
-    assert (status, out) == (2, "")
-    assert "texts in demos.jsonl, and the ledger has no account 'tickets' that counts them" in err
-    assert Path("demos.jsonl").read_bytes() == there
-    assert not Path("budget.db").exists()
-    assert made("generate", "--output", "others.jsonl")[0] == 0
-
-
-@pytest.mark.parametrize("release", ["choose", "search", "calibrate"])
-def test_no_other_release_makes_a_lost_account_anew(made: Run, release: str) -> None:
-    assert made("generate")[0] == 0
-    Path("budget.db").unlink()
     status, out, err = made(release)
     assert (status, out) == (2, "")
-    assert "the ledger has no account 'tickets' that counts them" in err
+    assert f"texts in {where}, and the ledger has no account 'tickets' that counts them" in err
+    assert Path("demos.jsonl").read_bytes() == there
     assert not Path("budget.db").exists()
+    assert release != "generate" or made("generate", "--output", "others.jsonl")[0] == 0
 
 
 def test_what_a_paper_claims_makes_no_account_and_no_file_to_publish(made: Run) -> None:
@@ -614,12 +559,10 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
 
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
-    helps = re.compile(
-        r"--max-tokens (\d+); --epsilon ([\d.]+); (\d+) customers of each label$", re.MULTILINE
-    )
+    helps = r"--max-tokens (\d+); --epsilon ([\d.]+); (\d+) customers of each label$"
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
-    found = helps.search(out)
+    found = re.search(helps, out, re.MULTILINE)
     assert found is not None, out
     assert "how the texts will read: whole, but they will say " in out
     assert "warning: the texts will say little of the records\n" in err
@@ -670,10 +613,8 @@ def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.Monkey
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     assert made("generate", "--config", "../dpfewshot.toml", "--quiet")[0] == 0
-    assert sorted(one.name for one in folder.iterdir() if one.suffix in {".db", ".jsonl"}) == [
-        "budget.db",
-        "demos.jsonl",
-    ]
+    made_there = {one.name for one in folder.iterdir() if one.suffix in {".db", ".jsonl"}}
+    assert made_there == {"budget.db", "demos.jsonl"}
     assert list(Path().iterdir()) == []
     status, out, err = made("plan", "--config", "nowhere.toml")
     assert (status, out) == (2, "")
@@ -683,9 +624,8 @@ def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.Monkey
 
 def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--set", "probe_seconds=0.01", "--json", "--quiet")
-    plans = [
-        json.loads(made("plan", *words, *more)[1]) for more in ((), ("--epsilon", "1", "--max-tokens", "3"))
-    ]
+    given = ((), ("--epsilon", "1", "--max-tokens", "3"))
+    plans = [json.loads(made("plan", *words, *more)[1]) for more in given]
     assert [round(plan["epsilon"], 2) for plan in plans] == [2.0, 1.0]
     assert "ledger 'other.db' does not exist" in made("ledger", "show", "--ledger", "sqlite:///other.db")[2]
     monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///third.db")
@@ -771,12 +711,9 @@ def test_the_repr_has_no_password(made: Run) -> None:
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
         ("shots", "shots = 1.5", "'shots': must be a whole number"),
         ("shots", "shots = true", "'shots': must be a whole number"),
-        ("shots", "shots = [1]", "'shots': must be a whole number"),
-        ("create", "create = {a = 1}", "'create': must be true or false"),
         ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
         ("account", "account = 5", "'account': must be a string"),
-        ("model", "model = true", "'model': must be a string"),
         ("chosen", "chosen = 4", "'chosen': must be a string"),
         ("epsilon", 'epsilon = "much"', "'epsilon': must be a number"),
         ("epsilon", "epsilon = 0", "'epsilon': epsilon must be a positive number"),
@@ -848,8 +785,7 @@ def test_several_text_fields_and_numbers_of_every_kind(made: Run) -> None:
         text_field='text_fields = ["Subject", "Body"]',
         example="# example = ''",
         text='text = { Subject = "topic", Body = "body" }',
-        delta="delta = 1e-6\npopulation = { Account = 300, Billing = 300, Delivery = 300, Refund = 300, "
-        "Technical = 300 }",
+        delta=f"delta = 1e-6\npopulation = {{ {', '.join(f'{label} = 300' for label in LABELS)} }}",
         epsilon="epsilon = 3",
         shots='labels = ["Refund"]\ntop_p = 1',
         top_k='top_k = "all"',

@@ -93,14 +93,7 @@ def choose() -> Chosen:
 
 def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
     urls = ("http://one/v1", "http://two/v1")
-    way = [
-        "--set",
-        "proxy=http://proxy:3128",
-        "--set",
-        "ca_bundle=authority.pem",
-        "--set",
-        f"base_url={list(urls)}",
-    ]
+    way = ("--set=proxy=http://proxy:3128", "--set=ca_bundle=authority.pem", f"--set=base_url={list(urls)}")
     choose("--backend", "openai", "--model", "m", "--set", "allow_truncated=true", *way)
     assert made["OpenAICompatible"] == {
         "proxy": "http://proxy:3128",
@@ -118,16 +111,7 @@ def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[st
 def test_the_key_reaches_the_backend_and_no_message(
     choose: Chosen, made: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = [
-        "--backend",
-        "openai",
-        "--set",
-        "base_url=http://host/v1",
-        "--model",
-        "m",
-        "--set",
-        "dialect=vllm",
-    ]
+    server = ["--backend", "openai", "--set=base_url=http://host/v1", "--model", "m", "--set=dialect=vllm"]
     monkeypatch.setenv("SERVER_KEY", SECRET)
     choose(*server, "--set", "api_key_env=SERVER_KEY")
     assert made["OpenAICompatible"]["api_key"] == SECRET
@@ -142,16 +126,8 @@ def test_llama_cpp_has_room_for_nearly_every_draw(choose: Chosen, monkeypatch: p
     choose("--model", "model.gguf", "--set", "gpu_layers=-1", "--set", "threads=3", "--set", "weights=bf16")
     given = {"model": "model.gguf", "gpu_layers": -1, "threads": 3, "weights": "bf16"}
     assert found == {**given, "context_tokens": 256, "kept_prompts": 45}
-    choose(
-        "--model",
-        "model.gguf",
-        "--set",
-        "kept_prompts=300",
-        "--set",
-        "context_tokens=512",
-        "--set",
-        "decode_batch=1",
-    )
+    sizes = ("--set=kept_prompts=300", "--set=context_tokens=512", "--set=decode_batch=1")
+    choose("--model", "model.gguf", *sizes)
     assert (found["kept_prompts"], found["context_tokens"], found["decode_batch"]) == (300, 512, 1)
 
 

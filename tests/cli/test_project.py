@@ -14,18 +14,11 @@ import dpfewshot as dpf
 from dpfewshot.cli import project
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.project import (
-    AccountName,
-    Budget,
-    Data,
-    PlanOptions,
-    Project,
-    finite_or_inf,
-)
+from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, finite_or_inf
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.defaults import TEMPERATURE
 from dpfewshot.sampling import Holdout, partition_of_units
-from tests.support.accounts import DRAWS, LEASE, charged
+from tests.support.accounts import charged
 from tests.support.commands import Run
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK
@@ -57,7 +50,9 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 GENERATE = ("generate", *PLAN)
 CHOOSE = ("choose", *DATA, "--epsilon", "2", "--candidates", "demos.jsonl")
 CALIBRATE = ("calibrate", *DATA, "--epsilon", "2", "--delta", "1e-6", "--output", "new.json")
-NOBODY = ("--ledger", "sqlite:///budget.db", "--dataset", "nobody")
+LEDGER = ACCOUNT[:2]
+NOBODY = (*LEDGER, "--dataset", "nobody")
+PUBLIC_NUMBERS = ("--set=population.refund=200", "--set=population.delivery=50")
 
 
 @pytest.mark.usefixtures("no_model")
@@ -68,18 +63,14 @@ NOBODY = ("--ledger", "sqlite:///budget.db", "--dataset", "nobody")
         ((*CHOOSE, *NOBODY), "has no account"),
         ((*CALIBRATE, *NOBODY), "has no account"),
         ((*GENERATE, "--label", "complaint"), "has no such label"),
-        ((*GENERATE, "-M", "1000"), "1000 is above the population"),
         (("plan", *PLAN, "-M", "161"), "161 is above the population 160"),
         ((*GENERATE, "--set", "holdout=1"), "holdout must be"),
         ((*GENERATE, "--set", "tokens_per_draw=9"), "--set tokens_per_draw=9 is more than --max-tokens 5"),
         ((*CHOOSE, "--set", "holdout=1"), "holdout must be"),
         ((*CHOOSE, "--set", "scored_units=0"), "scored_units"),
         ((*CALIBRATE, "--set", "population.refund=1"), "population"),
-        (
-            (*GENERATE, *ACCOUNT, "--set", "population.refund=200", "--set", "population.delivery=200"),
-            "relation",
-        ),
-        ((*GENERATE, "--ledger", "sqlite:///budget.db"), "--account"),
+        ((*GENERATE, *ACCOUNT, *PUBLIC_NUMBERS), "relation"),
+        ((*GENERATE, *LEDGER), "--account"),
     ],
 )
 def test_what_needs_no_model_is_refused_before_it(command: Run, words: tuple[str, ...], says: str) -> None:
@@ -96,11 +87,8 @@ def test_a_budget_that_is_gone_is_refused_before_the_model(
 ) -> None:
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         gone = ledger.create(rule, dpf.PrivacyBudget(4.0, 1e-5), rule=rule)
-        gone.draw(
-            gone.reserve(None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6), {}, DRAWS).entry,
-            LEASE,
-        )
-    status, out, err = command(*words, "--ledger", "sqlite:///budget.db", "--dataset", rule)
+        charged(gone, None, dpf.PrivacySpend(2.5 if rule == "sum" else 4.0, 2.5e-6))
+    status, out, err = command(*words, *LEDGER, "--dataset", rule)
     assert (status, out, err.count("\n")) == (3, "", 1)
     assert "does not fit" in err
 
@@ -116,7 +104,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     """By sums and by labels that a sequential account adds up, where each alone would fit."""
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         ledger.create("one", dpf.PrivacyBudget(3.0, 1e-5), parallel=False)
-    status, out, _ = command(*GENERATE, "--ledger", "sqlite:///budget.db", "--dataset", "one")
+    status, out, _ = command(*GENERATE, *LEDGER, "--dataset", "one")
     assert (status, out) == (3, "")
     scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
     charged(here, scope, dpf.PrivacySpend(3.0, 0.0))
@@ -199,17 +187,14 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "leave out one that misses its label, or make up your own: another one costs budget",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
-    assert (status, out, [line for line in err.splitlines() if not line.startswith("warning: ")]) == (
-        0,
-        "",
-        [],
-    )
+    assert (status, out) == (0, "")
+    assert [line for line in err.splitlines() if not line.startswith("warning: ")] == []
 
 
 @pytest.mark.usefixtures("no_model")
 def test_advice_on_prompts_fits_the_smallest_label(command: Run) -> None:
-    sizes = ("--set", "population.refund=200", "--set", "population.delivery=50")
-    _, _, err = command(*GENERATE, *sizes, "-M", "1000")
+    _, _, err = command(*GENERATE, *PUBLIC_NUMBERS, "-M", "1000")
+    assert "1000 is above the population" in err
     assert "--prompts-per-draw 40 would fit" in err
 
 

@@ -20,6 +20,7 @@ from tests.releases.test_scoring import SECRET, Shop
 from tests.support.colours import Colours, shown
 from tests.support.commands import Run
 from tests.support.factory import demonstration
+from tests.support.scripts import TASK_FILE
 
 FREE_OF_COST = PrivacySpend(0.0, 0.0)
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
@@ -37,21 +38,19 @@ def assert_bad_input(told: tuple[int, str, str], says: str, status: int = 2) -> 
 class Helped(Shop):
     """Knows money from a parcel once a demonstration has shown it; until then it cannot tell."""
 
+    knows_if_shown = True
+
     def answer(self, prompt: list[int]) -> list[float]:
         last = max(index for index, token in enumerate(prompt) if token in (6, 8))
-        if 2 in prompt[:last] or prompt[-1] < 2:
+        if prompt[-1] < 2 or (2 in prompt[:last]) is self.knows_if_shown:
             return list(super().answer(prompt))
         return [0.4, 0.4, *[0.2 / 8] * 8]
 
 
-class Hurt(Shop):
+class Hurt(Helped):
     """Knows money from a parcel until a demonstration confuses it."""
 
-    def answer(self, prompt: list[int]) -> list[float]:
-        last = max(index for index, token in enumerate(prompt) if token in (6, 8))
-        if 2 in prompt[:last] and prompt[-1] >= 2:
-            return [0.4, 0.4, *[0.2 / 8] * 8]
-        return list(super().answer(prompt))
+    knows_if_shown = False
 
 
 class Interrupted(Helped):
@@ -67,10 +66,7 @@ class Interrupted(Helped):
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A task, its records, and three files of demonstrations."""
     monkeypatch.chdir(tmp_path)
-    Path("tickets.toml").write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
+    Path("tickets.toml").write_text(TASK_FILE)
     refunds = [{"text": f"money {SECRET.upper()} {i}", "label": "refund"} for i in range(500)]
     write_rows(
         "tickets.jsonl", [*refunds, *({"text": f"parcel {i}", "label": "delivery"} for i in range(500))]
@@ -224,13 +220,9 @@ def test_without_a_holdout_both_add(command: Run) -> None:
         ("--candidates good.jsonl --output good.jsonl", "good.jsonl exists"),
         ("--candidates good.jsonl --dataset tickets", "--ledger"),
         ("--candidates good.jsonl --ledger sqlite:///budget.db", "--account"),
-        ("--candidates good.jsonl --ledger sqlite:///budget.db --dataset nobody", "ledger create"),
         ("--candidates good.jsonl --epsilon inf", "finite"),
         ("--candidates good.jsonl --epsilon 0", "epsilon"),
-        ("--candidates good.jsonl --set holdout=1", "holdout"),
-        ("--candidates good.jsonl --set scored_units=0", "scored_units"),
         ("--candidates good.jsonl --set score=luck", "luck"),
-        ("--candidates good.jsonl --set population.refund=x", "must be a table of whole numbers"),
         ("--candidates good.jsonl --set label_column=kind", "kind"),
         ("--candidates good.jsonl --records nowhere.jsonl", "nowhere.jsonl"),
     ],
@@ -440,11 +432,8 @@ def test_units_go_with_an_account_for_units(command: Run) -> None:
     ("further", "says"),
     [
         ("", "delta"),
-        ("--delta 1", "delta"),
         ("--delta little", "--delta"),
         ("--epsilon 0 --delta 1e-6", "epsilon"),
-        ("--epsilon nan --delta 1e-6", "epsilon"),
-        ("--count 0 --delta 1e-6", "count"),
         ("--candidates nowhere.txt", "nowhere.txt"),
         ("--delta 1e-6 --dataset movies", "--ledger"),
         ("--delta 1e-6 --ledger sqlite:///budget.db", "--account"),
@@ -458,10 +447,6 @@ def test_bad_input_of_labels_is_one_line(command: Run, further: str, says: str) 
 
 
 @pytest.mark.usefixtures("movies")
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [(b"drama\n", "1 candidates"), (b"a\nb\na\n", "distinct"), (b"caf\xe9\nb\n", "UTF-8")],
-)
-def test_bad_candidates_of_labels(command: Run, content: bytes, says: str) -> None:
-    Path("genres.txt").write_bytes(content)
-    assert_bad_input(command(*LABELS, "--candidates", "genres.txt"), says)
+def test_candidates_of_labels_are_text(command: Run) -> None:
+    Path("genres.txt").write_bytes(b"caf\xe9\nb\n")
+    assert_bad_input(command(*LABELS, "--candidates", "genres.txt"), "UTF-8")
