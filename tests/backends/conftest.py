@@ -21,6 +21,13 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dpfewshot" / "verdicts"
+
+
+@pytest.fixture
 def connect():
     """Connects to a script, or to several as replicas; what was opened is closed.
 

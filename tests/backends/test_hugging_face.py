@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -233,9 +232,7 @@ def test_models_that_cannot_be_evaluated_are_refused(tmp_path):
             HuggingFace(model, **SMALL)
 
 
-def test_it_is_imported_without_pytorch_and_asks_for_its_extra(folder, monkeypatch):
-    code = "import sys, dpfewshot.backends.hugging_face; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_it_asks_for_its_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[huggingface\]'"):
         HuggingFace(folder)

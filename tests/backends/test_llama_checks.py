@@ -23,13 +23,6 @@ STEP = KVStreams.step
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "dpfewshot" / "verdicts"
-
-
-@pytest.fixture
 def trials(monkeypatch):
     """How often steps were tried."""
     seen = []
@@ -201,9 +194,9 @@ def test_a_lane_that_works_on_after_an_interrupt_is_waited_for(lanes, suffixes, 
 
 
 @pytest.mark.filterwarnings("error")
-def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("cache")
+def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(monkeypatch):
     """One unit in the last place, while another lane evaluates."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     evaluating = []
 
     def disturbed(self, stream, start, tokens, **options):

@@ -65,15 +65,9 @@ def endpoint() -> Iterator[str]:
 def test_a_name_is_fetched_from_the_hub(endpoint: str, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", FETCH],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, refusal = done.stdout.splitlines()
+    fetch = [sys.executable, "-c", FETCH]
+    told = subprocess.check_output(fetch, env=environment, cwd=tmp_path, text=True, stderr=subprocess.PIPE)
+    first, refusal = told.splitlines()
     assert first == "True"
     assert "'org/repository/other.gguf' is no file here" in refusal
     assert "NotFound" in refusal
@@ -97,7 +91,8 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
         local_file(NAME)
 
 
-MODEL = "application/vnd.ollama.image.model"
+OLLAMA = "application/vnd.ollama.image."
+MODEL = f"{OLLAMA}model"
 DIGEST = hashlib.sha256(b"a model").hexdigest()
 
 
@@ -112,22 +107,11 @@ def fetched(folder: Path, place: str, *kinds: str) -> Path:
     manifest = folder / "manifests" / place
     manifest.parent.mkdir(parents=True)
     layers = [{"mediaType": kind, "digest": f"sha256:{DIGEST}", "size": 7} for kind in kinds]
-    manifest.write_text(
-        json.dumps(
-            {
-                "schemaVersion": 2,
-                "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-                "config": {
-                    "mediaType": "application/vnd.docker.container.image.v1+json",
-                    "digest": "sha256:0",
-                },
-                "layers": [
-                    *layers,
-                    {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:1"},
-                ],
-            }
-        )
-    )
+    layers.append({"mediaType": f"{OLLAMA}license", "digest": "sha256:1"})
+    docker = "application/vnd.docker"
+    config = {"mediaType": f"{docker}.container.image.v1+json", "digest": "sha256:0"}
+    facts = {"schemaVersion": 2, "mediaType": f"{docker}.distribution.manifest.v2+json", "config": config}
+    manifest.write_text(json.dumps({**facts, "layers": layers}))
     return folder / "blobs" / f"sha256-{DIGEST}"
 
 
@@ -146,9 +130,9 @@ def test_a_name_is_the_file_that_its_manifest_names(folder: Path, name: str, pla
     assert local_file(f"ollama:{name}") == blob
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a/../b", "a/b/c/d", "x:", "/etc/passwd", "a:b:c"])
-def test_what_is_no_name_is_refused(folder: Path, name: str) -> None:
-    del folder
+def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(dpf.BackendError, match="is not a name of Ollama's"):
         local_file(f"ollama:{name}")
 
@@ -164,15 +148,7 @@ def test_what_was_not_fetched_says_how_to_fetch_it(folder: Path) -> None:
         local_file("ollama:smollm2")
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        [],
-        [MODEL, MODEL],
-        [MODEL, "application/vnd.ollama.image.adapter"],
-        ["application/vnd.ollama.image.tensor"],
-    ],
-)
+@pytest.mark.parametrize("kinds", [[], [MODEL, MODEL], [MODEL, f"{OLLAMA}adapter"], [f"{OLLAMA}tensor"]])
 def test_a_model_that_is_not_one_file_is_refused(folder: Path, kinds: list[str]) -> None:
     fetched(folder, "registry.ollama.ai/library/odd/latest", *kinds)
     with pytest.raises(dpf.BackendError, match="is not one GGUF file"):

@@ -18,6 +18,7 @@ STRUCTS = {
     "llama_model_default_params": library.MODEL_FIELDS,
     "llama_context_default_params": library.CONTEXT_FIELDS,
 }
+UNKNOWN = r"is not the prebuilt llama\.cpp that this version of dpfewshot knows"
 
 
 @pytest.fixture
@@ -39,17 +40,32 @@ def test_without_a_compiled_library_the_prebuilt_one_is_taken():
     assert b"AVX2 = 1" in found.llama_print_system_info() or platform.machine() != "x86_64"
 
 
-@pytest.mark.usefixtures("without_compiled")
-def test_a_compiled_library_that_lacks_a_function_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(__version__="0.9"))
-    with pytest.raises(BackendError, match=r"llama-cpp-python 0\.9 has no llama_\w+: .*'\.\[llama-cpp\]'"):
-        library.load_library()
+def no_libgomp(_):
+    raise OSError("libgomp.so.1: cannot open shared object file")
 
 
 @pytest.mark.usefixtures("without_compiled")
-def test_another_version_of_the_wheel_is_refused(monkeypatch):
-    monkeypatch.setattr(library, "FITTING", "2027.1.1")
-    with pytest.raises(BackendError, match=r"xllamacpp 2026\.\S+ is not .*knows, 2027\.1\.1: .*'\.\[demo\]'"):
+@pytest.mark.parametrize(
+    ("place", "name", "value", "says"),
+    [
+        (
+            sys.modules,
+            "llama_cpp",
+            SimpleNamespace(__version__="0.9"),
+            r"python 0\.9 has no llama_\w+: .*'\.\[llama-cpp\]'",
+        ),
+        (library, "FITTING", "2027.1.1", r"xllamacpp 2026\.\S+ is not .*knows, 2027\.1\.1: .*'\.\[demo\]'"),
+        (library, "MODEL_FIELDS", library.MODEL_FIELDS[:-1], UNKNOWN),
+        (library, "CONTEXT_FIELDS", library.CONTEXT_FIELDS[:-1], UNKNOWN),
+        (library.FUNCTIONS, "llama_no_such_function", (None,), UNKNOWN),
+        (library.ctypes, "CDLL", no_libgomp, r"does not load: .*libgomp1"),
+    ],
+    ids=["compiled without a function", "version", "model", "context", "without a function", "not loaded"],
+)
+def test_a_library_that_does_not_fit_is_refused(monkeypatch, place, name, value, says):
+    set_to = monkeypatch.setitem if isinstance(place, dict) else monkeypatch.setattr
+    set_to(place, name, value)
+    with pytest.raises(BackendError, match=says):
         library.load_library()
 
 
@@ -78,33 +94,6 @@ def test_a_layout_that_is_off_by_one_field_is_noticed(shared, function):
     fields = STRUCTS[function]
     assert library.is_laid_out(shared, function, fields)
     assert [what for what, wrong in off_by_one(fields) if library.is_laid_out(shared, function, wrong)] == []
-
-
-@pytest.mark.parametrize("table", ["MODEL_FIELDS", "CONTEXT_FIELDS"])
-@pytest.mark.usefixtures("without_compiled")
-def test_a_wheel_with_another_layout_is_refused(monkeypatch, table):
-    monkeypatch.setattr(library, table, getattr(library, table)[:-1])
-    with pytest.raises(
-        BackendError, match=r"is not the prebuilt llama\.cpp that this version of dpfewshot knows"
-    ):
-        library.load_library()
-
-
-@pytest.mark.usefixtures("without_compiled")
-def test_a_wheel_that_lacks_a_function_is_refused(monkeypatch):
-    monkeypatch.setitem(library.FUNCTIONS, "llama_no_such_function", (None,))
-    with pytest.raises(BackendError, match=r"is not the prebuilt llama\.cpp"):
-        library.load_library()
-
-
-@pytest.mark.usefixtures("without_compiled")
-def test_a_library_that_does_not_load_is_told_apart(monkeypatch):
-    def fail(_):
-        raise OSError("libgomp.so.1: cannot open shared object file")
-
-    monkeypatch.setattr(library.ctypes, "CDLL", fail)
-    with pytest.raises(BackendError, match=r"does not load: .*libgomp1"):
-        library.load_library()
 
 
 @pytest.mark.parametrize(

@@ -64,37 +64,26 @@ def library_that_writes(content, status=0):
     )
 
 
-def test_a_library_that_cannot_convert_says_which_one_can():
-    library = SimpleNamespace(converts=False)
-    with (
-        pytest.raises(MissingExtra, match=r"weights='f16' needs .*pip install '\.\[llama-cpp\]'"),
-        converted(library, Path("m.gguf"), "f16"),
-    ):
+def convert(library):
+    with converted(library, Path("m.gguf"), "f16"):
         pass
 
 
-def test_a_failed_conversion_says_what_to_check(temporary):
-    with (
-        pytest.raises(BackendError, match=r"cannot convert .* to f16: is there room"),
-        converted(library_that_writes(b"half", status=1), Path("m.gguf"), "f16"),
-    ):
-        pass
+def test_what_cannot_be_converted_says_what_to_do_and_leaves_no_file(temporary, monkeypatch):
+    with pytest.raises(MissingExtra, match=r"weights='f16' needs .*pip install '\.\[llama-cpp\]'"):
+        convert(SimpleNamespace(converts=False))
+    with pytest.raises(BackendError, match=r"cannot convert .* to f16: is there room"):
+        convert(library_that_writes(b"half", status=1))
     assert list(temporary.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
+    with pytest.raises(BackendError, match=r"No such file.*TMPDIR"):
+        convert(library_that_writes(b""))
 
 
 def test_a_process_that_is_killed_leaves_no_converted_file(temporary):
     with converted(library_that_writes(b"whole"), Path("m.gguf"), "f16") as file:
         assert file.read_bytes() == b"whole"
         assert list(temporary.iterdir()) == [], "the file has no name that could stay"
-
-
-def test_without_a_folder_for_temporary_files_it_says_so(temporary, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
-    with (
-        pytest.raises(BackendError, match=r"No such file.*TMPDIR"),
-        converted(library_that_writes(b""), Path("m.gguf"), "f16"),
-    ):
-        pass
 
 
 def test_a_split_model_is_all_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

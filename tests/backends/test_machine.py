@@ -54,13 +54,6 @@ def test_threads_of_llama_cpp_sleep_early_unless_the_user_says_otherwise(own: st
     assert ran.stdout.strip() == str(own)
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache of the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "dpfewshot" / "verdicts"
-
-
 FACTS = {"model": "00", "threads": 2, "weights": None}
 
 

@@ -30,11 +30,6 @@ def unverified(connect):
     return lambda script, timeout=30.0: connect(script, hurry=timeout, verify=False)
 
 
-def busy(answer, most=1):
-    """A fault of whatever is asked beside others."""
-    return lambda _, under_way: answer if under_way > most else None
-
-
 @pytest.mark.parametrize("tells_slots", [True, False])
 @pytest.mark.parametrize(
     ("seconds", "is_null"), [(0.4, False), (1.4, True)], ids=["answered in time", "too slow by itself"]
@@ -54,18 +49,12 @@ def test_a_long_record_in_the_only_slot_moves_no_other_row(unverified, tells_slo
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param((429, {}, {}), id="429"),
-        pytest.param((429, {"retry-after": "0"}, {}), id="429 with a time"),
-        pytest.param((503, {}, {}), id="503"),
-        pytest.param((500, {}, {}), id="500"),
-        pytest.param((502, {}, {}), id="502"),
-        pytest.param((504, {}, {}), id="504"),
-        pytest.param((400, {}, {}), id="refused for want of room"),
-        pytest.param((403, {}, {}), id="denied"),
-        pytest.param((404, {}, {}), id="no such model"),
-        pytest.param((200, {}, {"model": "served"}), id="an empty answer"),
-        pytest.param(None, id="a null value"),
+        *((status, {}, {}) for status in (429, 503, 500, 502, 504, 400, 403, 404)),
+        (429, {"retry-after": "0"}, {}),
+        (200, {}, {"model": "served"}),
+        None,  # a null value in an answer
     ],
+    ids=str,
 )
 def test_what_a_server_under_load_says_is_no_row(unverified, answer):
     script = LlamaServer(slots=8)
@@ -82,7 +71,7 @@ def test_what_a_server_under_load_says_is_no_row(unverified, answer):
 
     if answer is None:
         script.computed = spoiled
-    script.fault = busy(answer)
+    script.fault = lambda _, under_way: answer if under_way > 1 else None
     assert backend.next_token_logprobs([*SHORT, LONG], SUPPORT).tobytes() == alone.tobytes()
     assert max(under_way for _, under_way in script.crowds) > 1
 

@@ -17,12 +17,11 @@ from tests.support.refusals import PRIVATE, refusal, refused_file
 
 
 def test_nothing_heavy_is_imported() -> None:
-    script = (
-        "import sys, dpfewshot.records, dpfewshot.cli; "
-        "print({'pandas', 'pyarrow', 'datasets', 'presidio_analyzer'} & set(sys.modules))"
-    )
-    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert shown.stdout.strip() == "set()"
+    heavy = {"pandas", "pyarrow", "datasets", "presidio_analyzer", "llama_cpp", "torch"}
+    imports = "import sys, dpfewshot.records, dpfewshot.cli, dpfewshot.backends.hugging_face"
+    script = f"{imports}; print({heavy} & set(sys.modules))"
+    shown = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert shown.strip() == "set()"
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
