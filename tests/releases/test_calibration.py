@@ -22,13 +22,7 @@ from dpfewshot.releases.calibration import GRID, NoisyMean, Weights, integers_of
 from dpfewshot.values import Record
 from tests.support.colours import COLOURS, Colours, shown
 
-TASK = dpf.Task(
-    name="colours",
-    instruction="Name the colour.",
-    label_field="Colour",
-    text_field="Thing",
-    labels=("red", "blue", "light blue"),
-)
+TASK = dpf.Task("colours", "Name the colour.", "Colour", "Thing", ("red", "blue", "light blue"))
 ROSE = shown("rose", "red")
 BUDGET = dpf.PrivacyBudget(epsilon=1.0, delta=1e-6)
 RECORDS = [
@@ -229,15 +223,9 @@ class Mute(Colours):
 def distance(first: list[dpf.Record], second: list[dpf.Record], population: Any) -> float:
     """Between the released sums without their common noise, in units of the sensitivity that was charged."""
     budget = dpf.PrivacyBudget(4.0, 1e-6)
+    options = {"budget": budget, "population": population, "holdout": 0.0}
     one, other = (
-        released(
-            records,
-            Mute(),
-            budget=budget,
-            population=population,
-            holdout=0.0,
-            random_source=random.Random(1).randbytes,
-        )
+        released(records, Mute(), random_source=random.Random(1).randbytes, **options)
         for records in (first, second)
     )
     assert one.noise == other.noise
@@ -317,17 +305,15 @@ def test_a_calibrated_prompt_without_demonstrations_is_not_the_baseline() -> Non
 
 def test_candidates_with_a_wrong_calibration_are_refused_before_anything_is_spent() -> None:
     account, found = dpf.Account.in_memory(BUDGET), released()
-    for wrong, says in (
-        (dpf.Candidate(format=COLOURS, calibration=found), "released for another prompt"),
-        (dpf.Candidate([ROSE], calibration=found), "released for another prompt"),
+    for wrong in (
+        dpf.Candidate(format=COLOURS, calibration=found),
+        dpf.Candidate([ROSE], calibration=found),
     ):
-        with pytest.raises(dpf.InvalidPlan, match=says):
+        with pytest.raises(dpf.InvalidPlan, match="released for another prompt"):
             chosen([wrong], account=account)
-    free = dpf.Task("things", "Name the colour.", "Colour", "Thing")
+    free, bare = dpf.Task("things", "Name the colour.", "Colour", "Thing"), dpf.Candidate(calibration=found)
     with pytest.raises(dpf.InvalidPlan, match="cannot have a calibration"):
-        dpf.choose(
-            free, named(), Colours(), [dpf.Candidate(calibration=found)], budget=BUDGET, account=account
-        )
+        dpf.choose(free, named(), Colours(), [bare], budget=BUDGET, account=account)
     assert account.spent.epsilon == 0.0
 
 

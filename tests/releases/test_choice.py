@@ -7,8 +7,8 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.icl import Calibration
-from dpfewshot.values import PrivacySpend
 from tests.releases.test_choosing import HELPFUL, Follower, choose, private_records
+from tests.support.factory import calibration
 
 FORMAT = {
     "instruction": "Sort.",
@@ -22,17 +22,7 @@ FORMAT = {
 }
 HUGE = 10**400
 """A whole number that no float holds."""
-CALIBRATION = Calibration(
-    ("a", "b"),
-    (0.5, -0.5),
-    0.1,
-    "0" * 64,
-    PrivacySpend(0.5, 1e-6),
-    "zero-out",
-    None,
-    parallel=False,
-    certified=True,
-)
+CALIBRATION = calibration()
 
 
 def test_a_choice_survives_json() -> None:
@@ -80,36 +70,23 @@ def test_a_calibration_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("member", "values"),
     [
-        {"bias": [0.0]},
-        {"bias": ["a", "b"]},
-        {"bias": [float("nan")] * 2},
-        {"bias": [True, 0.0]},
-        {"bias": [HUGE, 0.0]},
-        {"labels": None},
-        {"labels": [1, None]},
-        {"prompt": 7},
-        {"noise": -1.0},
-        {"noise": float("nan")},
-        {"noise": HUGE},
-        {"epsilon": -5.0},
-        {"epsilon": float("nan")},
-        {"epsilon": None},
-        {"delta": 7.0},
-        {"certified": None},
-        {"certified": 1},
-        {"certified": False},
-        {"parallel": -1},
-        {"unit": 7},
+        ("bias", [[0.0], ["a", "b"], [float("nan")] * 2, [True, 0.0], [HUGE, 0.0]]),
+        ("labels", [None, [1, None]]),
+        ("prompt", [7]),
+        ("noise", [-1.0, float("nan"), HUGE]),
+        ("epsilon", [-5.0, float("nan"), None]),
+        ("delta", [7.0]),
+        ("certified", [None, 1, False]),
+        ("parallel", [-1]),
+        ("unit", [7]),
     ],
 )
-def test_what_is_no_calibration_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(dpf.InvalidPlan, match="the calibration has"):
-        Calibration.from_dict(CALIBRATION.as_dict() | changes)
-
-
-def test_a_calibration_has_a_relation() -> None:
+def test_what_is_no_calibration_is_refused(member: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(dpf.InvalidPlan, match="the calibration has"):
+            Calibration.from_dict(CALIBRATION.as_dict() | {member: value})
     with pytest.raises(dpf.InvalidPlan, match="relation must be one of"):
         Calibration.from_dict(CALIBRATION.as_dict() | {"relation": "nonsense"})
 

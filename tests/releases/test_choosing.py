@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.certificates import Certificate
-from dpfewshot.icl import Calibration
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.releases.choosing import parts_of
 from dpfewshot.values import PrivacySpend
 from tests.releases.test_scoring import FREE, SECRET, TASK, Shop
-from tests.support.factory import demonstration
+from tests.support.factory import calibration, demonstration
 
 BUDGET = dpf.PrivacyBudget(2.0, 1e-6)
 HELPFUL = [demonstration("money", "refund", spent=PrivacySpend(1.0, 0.0))]
@@ -155,13 +155,14 @@ def test_units_of_several_records_count_once() -> None:
     assert choice.accuracy.low > 0.9
 
 
-def test_a_unit_chooses_or_measures_or_does_neither() -> None:
-    units = each_a_unit(private_records())
-    parts = parts_of(units, {}, Fraction(1, 2), 2, None)
-    chooses, measures = ({record.text for record in part.records} for part in parts)
-    assert not chooses & measures
-    for part in (chooses, measures):
-        assert abs(len(part) - 500) < 6.2 * (2000 / 4 * 3 / 4) ** 0.5  # p < 1e-9
+@pytest.mark.parametrize("releases", [2, 4])
+def test_a_unit_serves_one_release_at_most(releases: int) -> None:
+    parts = parts_of(each_a_unit(private_records()), {}, Fraction(1, 2), releases, None)
+    texts = [{record.text for record in part.records} for part in parts]
+    assert not any(one & other for one, other in combinations(texts, 2))
+    share = 1 / 2 / releases
+    for part in texts:
+        assert abs(len(part) - 2000 * share) < 6.2 * (2000 * share * (1 - share)) ** 0.5  # p < 1e-9
 
 
 def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
@@ -176,18 +177,7 @@ def test_in_all_is_said_only_of_what_one_account_can_have_paid_for() -> None:
     ):
         one = replace(made, candidate=dpf.Candidate([elsewhere]))
         assert "ε = 2 for the choice" in one.statement
-    dear_calibration = Calibration(
-        ("a", "b"),
-        (0.0, 0.0),
-        0.1,
-        "0" * 64,
-        PrivacySpend(3.0, 0.0),
-        "zero-out",
-        None,
-        parallel=False,
-        certified=True,
-    )
-    calibrated = dpf.Candidate(HELPFUL, calibration=dear_calibration)
+    calibrated = dpf.Candidate(HELPFUL, calibration=calibration(spent=PrivacySpend(3.0, 0.0)))
     assert "ε = 2 for the choice" in replace(made, candidate=calibrated).statement
     free = demonstration("money", "refund", relation="add-remove", spent=PrivacySpend(0.0, 0.0))
     assert replace(made, candidate=dpf.Candidate([free])).covers_all
@@ -327,16 +317,9 @@ def test_records_without_answers_say_nothing() -> None:
 )
 def test_bad_arguments_are_refused_before_anything_is_spent(options: dict[str, Any], says: str) -> None:
     account = dpf.Account.in_memory(BUDGET)
-    arguments: dict[str, Any] = {
-        "task": TASK,
-        "records": private_records(20),
-        "backend": Follower(),
-        "candidates": [[]],
-        "budget": BUDGET,
-        "account": account,
-    }
+    arguments = {"task": TASK, "records": private_records(20), "backend": Follower(), "candidates": [[]]}
     with pytest.raises(dpf.InvalidPlan, match=says):
-        dpf.choose(**(arguments | options))
+        dpf.choose(**({**arguments, "budget": BUDGET, "account": account} | options))
     assert account.spent == PrivacySpend(0.0, 0.0)
 
 

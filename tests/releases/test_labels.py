@@ -71,9 +71,8 @@ def test_the_labels_of_most_votes_come_out() -> None:
     rows = [{"text": "a", "label": label} for label in "abc"]  # there may be fewer, but not of candidates
     assert dpf.release_labels(iter(rows), count=2, epsilon=1.0, delta=1e-18).labels == ()
     assert len(dpf.release_labels(MANY, count=9, epsilon=8.0, delta=1e-18).labels) == 3
-    assert sorted(dpf.release_labels(rows, count=3, epsilon=1.0, candidates=["p", "q", "r"]).labels) == [
-        *"pqr"
-    ]
+    others = dpf.release_labels(rows, count=3, epsilon=1.0, candidates=["p", "q", "r"])
+    assert sorted(others.labels) == [*"pqr"]
 
 
 @pytest.mark.parametrize("options", [{"delta": 0.4}, {"candidates": ["b", "a", "c", "d"]}])
@@ -229,23 +228,15 @@ def test_an_account_for_other_units_or_another_relation_is_refused_before_anythi
 
 
 def test_an_injected_source_has_no_guarantee_and_no_account() -> None:
-    release = dpf.release_labels(
-        MANY, count=1, epsilon=2.0, delta=1e-6, random_source=random.Random(1).randbytes
-    )
+    seeded = {"count": 1, "epsilon": 2.0, "delta": 1e-6, "random_source": random.Random(1).randbytes}
+    release = dpf.release_labels(MANY, **seeded)
     assert not release.certified
     assert release.spent is None
-    assert release.as_dict() == {
-        "labels": ["drama"],
-        "epsilon": None,
-        "delta": None,
-        "relation": "add-remove",
-        "certified": False,
-    }
+    cost = {"epsilon": None, "delta": None, "relation": "add-remove", "certified": False}
+    assert release.as_dict() == {"labels": ["drama"], **cost}
     account = Watched()
     with pytest.raises(dpf.InvalidPlan, match="certified=False"):
-        dpf.release_labels(
-            MANY, count=1, epsilon=2.0, delta=1e-6, account=account, random_source=random.Random(1).randbytes
-        )
+        dpf.release_labels(MANY, account=account, **seeded)
     assert account.calls == []
 
 
@@ -399,10 +390,8 @@ def test_the_histogram_is_epsilon_delta(
 ) -> None:
     threshold = smallest_threshold(Fraction(epsilon), Fraction(delta))
     neighbour = votes | {label: votes.get(label, 0) + 1}
-    assert (
-        divergence(law(votes, epsilon, threshold), law(neighbour, epsilon, threshold), epsilon)
-        <= delta + 1e-12
-    )
+    laws = law(votes, epsilon, threshold), law(neighbour, epsilon, threshold)
+    assert divergence(*laws, epsilon) <= delta + 1e-12
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.05), (1.0, 1e-3), (2.0, 0.05)])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dpfewshot.cli.application import run
+from tests.support.commands import Run
 from tests.support.report_samples import SECRET, account, files
 
 SENTENCE = (
@@ -16,35 +15,18 @@ SENTENCE = (
     "(ε = 0.2 for the choice, δ = 0, neighbours zero-out)"
 )
 
-Command = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = run(["report", *arguments])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return call
 
 
 @pytest.mark.slow
-def test_everything_at_once(command: Command, tmp_path: Path) -> None:
+def test_everything_at_once(command: Run, tmp_path: Path) -> None:
     account(tmp_path)
     given = [word for name, path in files(tmp_path).items() for word in (f"--{name}", str(path))]
-    given += [
-        "--ledger",
-        f"sqlite:///{tmp_path}/budget.db",
-        "--dataset",
-        "tickets",
-        "--set",
-        "title=For the board",
-    ]
-    status, out, err = command(*given)
+    given += ["--ledger", "sqlite:///budget.db", "--dataset", "tickets", "--set", "title=For the board"]
+    status, out, err = command("report", *given)
     assert (status, err) == (0, "")
     assert "report.html: epsilon at most 2.0000 at delta=3.34e-07, neighbours zero-out" in out
     assert "1 demonstration without a guarantee, 1 evaluation cell, 1 finding" in out
@@ -53,7 +35,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     assert "<bdi>For the board</bdi>" in page
     assert SECRET not in page
     assert f'<p class="statement">{SENTENCE}.</p>' in page.partition("</header>")[0]
-    status, out, _ = command(*given, "--private", "--json", "--output", "private.html")
+    status, out, _ = command("report", *given, "--private", "--json", "--output", "private.html")
     assert status == 0
     assert json.loads(out) == {
         "output": "private.html",
@@ -67,16 +49,16 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
         "left_out": {"demonstrations": 0, "cells": 0, "findings": 0, "choices": 0},
     }
     assert SECRET in (tmp_path / "private.html").read_text(encoding="utf-8")
-    assert "CONFIDENTIAL" in command(*given, "--private")[1]
+    assert "CONFIDENTIAL" in command("report", *given, "--private")[1]
 
 
-def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
+def test_one_input_is_enough(command: Run, tmp_path: Path) -> None:
     for name, path in files(tmp_path).items():
-        status, out, err = command(f"--{name}", str(path))
+        status, out, err = command("report", f"--{name}", str(path))
         assert (status, err) == (0, ""), name
         assert ("no bound on epsilon" in out) == (name in {"evaluation", "audit"})
     twice = ["--audit", str(files(tmp_path)["audit"])] * 2
-    assert json.loads(command(*twice, "--json")[1])["findings"] == 4
+    assert json.loads(command("report", *twice, "--json")[1])["findings"] == 4
 
 
 @pytest.mark.parametrize(
@@ -89,17 +71,17 @@ def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
         (["--plan", "missing.json"], "missing.json"),
     ],
 )
-def test_what_it_cannot_do(command: Command, tmp_path: Path, arguments: list[str], says: str) -> None:
-    status, _, err = command(*arguments)
+def test_what_it_cannot_do(command: Run, tmp_path: Path, arguments: list[str], says: str) -> None:
+    status, _, err = command("report", *arguments)
     assert status == 2
     assert says in err
     assert not (tmp_path / "report.html").exists()
 
 
-def test_an_output_that_cannot_be_written_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_leaves_nothing_behind(command: Run, tmp_path: Path) -> None:
     plan = str(files(tmp_path)["plan"])
-    status, _, err = command("--plan", plan, "--output", "nowhere/report.html")
+    status, _, err = command("report", "--plan", plan, "--output", "nowhere/report.html")
     assert (status, "cannot write nowhere/report.html" in err) == (2, True)
     (tmp_path / "folder").mkdir()
-    assert command("--plan", plan, "--output", "folder")[0] == 2
+    assert command("report", "--plan", plan, "--output", "folder")[0] == 2
     assert not list(tmp_path.glob(".*"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import date
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,21 +17,13 @@ from dpfewshot.account.verification import Snapshot
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
-from dpfewshot.icl import Calibration
 from dpfewshot.releases.choice import Choice
-from dpfewshot.report import (
-    Sources,
-    page,
-    read_choice,
-    read_findings,
-    read_plan,
-    select,
-)
+from dpfewshot.report import Sources, read_choice, read_findings, read_plan, select
 from dpfewshot.report.charts import budget_chart, panels, thinned
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import Demonstration, PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.factory import demonstration
+from tests.support.factory import calibration, demonstration
 from tests.support.report_samples import (
     EVENT,
     account,
@@ -39,13 +32,28 @@ from tests.support.report_samples import (
     demonstrations,
     findings,
     plan_document,
+    rendered,
     sources,
 )
+
+Read = Callable[[Callable[[Path], Any], object], Any]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return sources(tmp_path_factory.mktemp("samples"))
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """What a reader makes of a document."""
+
+    def call(reader: Callable[[Path], Any], document: object) -> Any:
+        path = tmp_path / "given.json"
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return reader(path)
+
+    return call
 
 
 def promised(given: Sources, *, confidential: bool = False) -> tuple[float, float, str] | None:
@@ -88,33 +96,29 @@ def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose(
     assert promised(given, confidential=True) == promised(given)  # one without a guarantee takes no other's
 
 
-def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None:
+def test_a_document_of_one_run_has_the_bound_of_its_plan(read: Read) -> None:
     whose = Certificate("ab" * 32, None, "0.1.0", run="23" * 16)
     of_run = [dataclasses.replace(one, certificate=whose) for one in demonstrations() if one.certified]
-    path = tmp_path / "run.json"
 
-    def read(*items: Demonstration) -> Sources:
+    def run(*items: Demonstration) -> Sources:
         lines = [one.as_line() for one in items]
-        path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
-        return Sources(plan=read_plan(path))
+        return Sources(plan=read(read_plan, {"plan": plan_document(), "demonstrations": lines}))
 
     bare = demonstrations()[-1]
-    given = read(*of_run, bare)
+    given = run(*of_run, bare)
     assert promised(given) == (1.0, pytest.approx(1e-6 / 6), "zero-out")
     contents = select(given, confidential=False)
     assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
     other = dataclasses.replace(of_run[0], certificate=dataclasses.replace(whose, run="45" * 16))
-    assert promised(read(*of_run, other))[0] == 2.0  # whatever the plan says
-    assert promised(read(bare)) is None  # of a model that is not batch-invariant
+    assert promised(run(*of_run, other))[0] == 2.0  # whatever the plan says
+    assert promised(run(bare)) is None  # of a model that is not batch-invariant
 
 
-def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan_document()), encoding="utf-8")
-    promise = select(Sources(plan=read_plan(path)), confidential=False).promise
+def test_a_plan_alone_states_what_it_would_spend(read: Read) -> None:
+    promise = select(Sources(plan=read(read_plan, plan_document())), confidential=False).promise
     assert (promise.epsilon, "planning spends nothing" in promise.covers) == (1.25, True)
-    path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
-    assert promised(Sources(plan=read_plan(path))) is None
+    without = read(read_plan, plan_document() | {"epsilon": None, "delta": None})
+    assert promised(Sources(plan=without)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,23 +135,21 @@ def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
     ],
 )
 def test_a_plan_that_states_less_than_its_draws_cost_is_refused(
-    tmp_path: Path, change: dict[str, object], says: str
+    read: Read, change: dict[str, object], says: str
 ) -> None:
-    document, path = plan_document(), tmp_path / "plan.json"
+    document = plan_document()
     document["parts"][1]["exact"] |= change
-    path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InvalidReport, match=says):
-        read_plan(path)
+        read(read_plan, document)
 
 
 @pytest.mark.parametrize("sigma", [0, 1e-320])
-def test_a_noise_multiplier_that_no_plan_has_is_refused(tmp_path: Path, sigma: float) -> None:
-    document, path = plan_document() | {"mechanism": "invisible-ink"}, tmp_path / "plan.json"
+def test_a_noise_multiplier_that_no_plan_has_is_refused(read: Read, sigma: float) -> None:
+    document = plan_document() | {"mechanism": "invisible-ink"}
     for part in document["parts"]:
         part["noise_multiplier"] = sigma
-    path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InvalidReport, match="less than its draws cost"):
-        read_plan(path)
+        read(read_plan, document)
 
 
 def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
@@ -158,11 +160,9 @@ def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given
     assert list(alone.demonstrations) == list(made.demonstrations)
     assert promised(given)[0] == 2.0
     elsewhere = Demonstrations([demonstration("text", "label", spent=PrivacySpend(0.5, 0.0))])
-    both = select(Sources(choice=made, demonstrations=elsewhere), confidential=False)
-    assert both.promise.epsilon == pytest.approx(3.7)  # its accuracy depends on what it chose
-    assert "Of other demonstrations than those below: with these" in page(
-        both, title="Tickets", made=date(2026, 1, 31)
-    )
+    both = Sources(choice=made, demonstrations=elsewhere)
+    assert promised(both)[0] == pytest.approx(3.7)  # its accuracy depends on what it chose
+    assert "Of other demonstrations than those below: with these" in rendered(both)
     assert promised(Sources(choice=made, demonstrations=Demonstrations()))[0] == 3.2
     free = dataclasses.replace(made, candidate=type(made.candidate)())
     assert promised(Sources(choice=free))[:2] == (0.2, 0.0)
@@ -172,18 +172,13 @@ def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given
 
 def test_the_calibration_of_a_choice_adds_too() -> None:
     made = Choice.from_dict(choice())
-    calibration = Calibration(
-        *(("a", "b"), (0.1, -0.1), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", None),
-        parallel=False,
-        certified=True,
-    )
 
     def bound(**changes: object) -> tuple[float, float, str] | None:
         candidate = dataclasses.replace(made.candidate, **changes)
         return promised(Sources(choice=dataclasses.replace(made, candidate=candidate)))
 
     def calibrated(**changes: object) -> tuple[float, float, str] | None:
-        return bound(calibration=dataclasses.replace(calibration, **changes))
+        return bound(calibration=calibration(**changes))
 
     assert calibrated() == (pytest.approx(3.7), pytest.approx(1.5e-6), "zero-out")
     assert calibrated(relation="add-remove") is None
@@ -194,26 +189,17 @@ def test_the_calibration_of_a_choice_adds_too() -> None:
     assert bound(demonstrations=raw) is None  # its accuracies depend on the texts that were chosen
 
 
-def test_a_choice_or_a_finding_without_a_word_is_confidential(tmp_path: Path) -> None:
-    seeded = dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None)
+def test_a_choice_or_a_finding_without_a_word_is_confidential(read: Read) -> None:
+    seeded = Sources(choice=dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None))
     for confidential in (False, True):
-        contents = select(Sources(choice=seeded), confidential=confidential)
-        assert contents.left_out.choices == (not confidential)
-        text = page(contents, title="Tickets", made=date(2026, 1, 31))
+        assert select(seeded, confidential=confidential).left_out.choices == (not confidential)
+        text = rendered(seeded, confidential=confidential)
         assert ("no guarantee)." in text) == confidential
         assert ("1 choice without a guarantee." in text) is not confidential
     document = findings()
     for finding in document["findings"]:
         del finding["confidential"]
-    (tmp_path / "findings.json").write_text(json.dumps(document), encoding="utf-8")
-    assert all(finding.confidential for finding in read_findings(tmp_path / "findings.json"))
-
-
-def test_the_page_says_whom_the_demonstrations_of_a_unit_protect() -> None:
-    whose = Certificate("ab" * 32, "customer_id", "0.1.0")
-    given = Sources(demonstrations=Demonstrations([demonstration("text", "label", certificate=whose)]))
-    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
-    assert "<dd>all records of one customer (the same &#39;customer_id&#39;)</dd>" in text
+    assert all(finding.confidential for finding in read(read_findings, document))
 
 
 def test_no_bound_for_two_relations_or_none() -> None:
@@ -251,16 +237,8 @@ def long_book(plans: int) -> Snapshot:
         amounts = units or (None, None)
         at = f"2026-01-01T00:00:00.{len(history):06}+00:00"
         epsilon, delta = amounts
-        event = HistoryEvent(
-            act=name,
-            at=at,
-            actor="me",
-            entry=entry,
-            epsilon=epsilon,
-            delta=delta,
-            details=details,
-            package_version="0.1.0",
-        )
+        amount = {"entry": entry, "epsilon": epsilon, "delta": delta}
+        event = HistoryEvent(act=name, at=at, actor="me", **amount, details=details, package_version="0.1.0")
         row = chained(event, len(history) + 1, before)
         history.append(row)
         before = row["hash"]
@@ -269,17 +247,15 @@ def long_book(plans: int) -> Snapshot:
     for number in range(1, plans + 1):
         act("reserve", Amount(10**10, 1), number, json.dumps(granted(DRAWS)))
         act("charge", None, number)
-        entries.append(
-            {
-                "id": number,
-                "scope": None,
-                "epsilon": 10**10,
-                "delta": 1,
-                "state": "charged",
-                "renyi": None,
-                **columns(DRAWS),
-            }
-        )
+        entry = {
+            "id": number,
+            "scope": None,
+            "epsilon": 10**10,
+            "delta": 1,
+            "state": "charged",
+            "renyi": None,
+        }
+        entries.append({**entry, **columns(DRAWS)})
         if number == plans // 2:
             act("change-budget", Amount(10**15 + 1, 10**15))
     row = {"dataset": "tickets", **words, "epsilon": 10**15 + 1, "delta": 10**15, "partition": None}
@@ -297,9 +273,7 @@ def test_thousands_of_acts_make_a_chart_of_some_hundred_points() -> None:
     assert {moment.budget for moment in points} == {moment.budget for moment in spending.moments}
     assert [moment.spent.epsilon for moment in points] == sorted(moment.spent.epsilon for moment in points)
     assert len(budget_chart(spending, dates=False).__html__()) < 50_000
-    text = page(
-        select(Sources(snapshot=snapshot), confidential=True), title="Tickets", made=date(2026, 1, 31)
-    )
+    text = rendered(Sources(snapshot=snapshot), confidential=True)
     assert "The last 50 of 1,000 plans." in text
     assert "steps are drawn" in text
     assert len(text) < 100_000
@@ -361,7 +335,7 @@ def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
     given = Sources(cells=[*cells()[:3], *experiment, *cells()[24:27]])
     [panel] = select(given, confidential=False).panels
     assert panel.uncertified == ["gaussian"]
-    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
+    text = rendered(given)
     assert text.count("not certified") == 1
     assert "No bound holds for <bdi>gaussian</bdi>" in text
     [certified, _] = select(Sources(cells=cells()), confidential=False).panels

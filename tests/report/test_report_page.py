@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import re
 import sys
-from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,13 +15,15 @@ import pytest
 
 from dpfewshot.account.amounts import Amount, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import MissingExtra
-from dpfewshot.report import Sources, page, select
+from dpfewshot.report import Sources, select
 from dpfewshot.report.charts import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
 from tests.support.accounts import DRAWS
-from tests.support.report_samples import SECRET, account, demonstrations, sources
+from tests.support.factory import demonstration
+from tests.support.report_samples import SECRET, account, demonstrations, rendered, sources
 
 POISON = (
     "</style></title></textarea><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{ 7*7 }}&lt;"
@@ -53,10 +54,6 @@ class Structure(HTMLParser):
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return sources(tmp_path_factory.mktemp("samples"))
-
-
-def rendered(given: Sources, *, confidential: bool = False, title: str = "Tickets") -> str:
-    return page(select(given, confidential=confidential), title=title, made=date(2026, 1, 31))
 
 
 def poisoned(value: object) -> object:
@@ -119,15 +116,8 @@ def test_no_text_changes_the_structure(given: Sources, hostile: Sources, confide
 def test_nothing_is_loaded_and_nothing_runs(given: Sources) -> None:
     text = rendered(given, confidential=True)
     found = Structure(text)
-    assert not {tag for tag, _ in found.elements} & {
-        "script",
-        "link",
-        "img",
-        "iframe",
-        "object",
-        "form",
-        "base",
-    }
+    loading = {"script", "link", "img", "iframe", "object", "form", "base"}
+    assert not {tag for tag, _ in found.elements} & loading
     assert all(link.startswith("#") for link in found.links)
     assert not re.search(r"(?:https?:)?//\w|url\(|@import|javascript:|\sstyle=", text)
     assert not [names for _, names in found.elements if any(name.startswith("on") for name in names)]
@@ -148,15 +138,8 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
     times = {row["at"][:16].replace("T", " ") for row in given.snapshot.history}
     actors = {row["actor"] for row in given.snapshot.history}
     banner = ("CONFIDENTIAL:", "Confidential:")
-    for secret in (
-        SECRET,
-        "our own tickets",
-        *banner,
-        "cancelled",
-        given.snapshot.chain_tip,
-        *times,
-        *actors,
-    ):
+    confidential = (SECRET, "our own tickets", *banner, "cancelled", given.snapshot.chain_tip)
+    for secret in (*confidential, *times, *actors):
         assert secret not in text
     assert "1 demonstration without a guarantee, 1 cell" in text
     assert "2026-01-31" in text  # the day when it was made
@@ -165,13 +148,8 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
 
 def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources) -> None:
     text = rendered(given, confidential=True)
-    for there in (
-        SECRET,
-        "our own tickets",
-        "cancelled",
-        given.snapshot.chain_tip,
-        "1 cell was measured on",
-    ):
+    tip = given.snapshot.chain_tip
+    for there in (SECRET, "our own tickets", "cancelled", tip, "1 cell was measured on"):
         assert there in text
     assert "<title>CONFIDENTIAL: " in text
     assert "Confidential: for the trusted side only." in text
@@ -198,9 +176,8 @@ def test_headings_charts_and_their_words(given: Sources) -> None:
     names = "attack-chart budget-chart accuracy-1 accuracy-2 finding-1-1 finding-1-2 finding-2-1"
     assert [name for name, _, _ in charts] == names.split()
     for name, title, description in charts:
-        assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', text), (
-            name
-        )
+        words = rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>'
+        assert re.search(words, text), name
     assert len(re.findall(r'id="', text)) == len(set(re.findall(r'id="([^"]*)"', text)))
 
 
@@ -213,10 +190,9 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
         for _ in range(60):
             made.reserve(None, pure_cost(Amount.of_cost(cost)), {"mechanism": "gaussian"}, DRAWS)
         made.reserve(None, cost, {"mechanism": "by hand"}, DRAWS)
-        contents = select(Sources(snapshot=made.snapshot()), confidential=False)
-        assert contents.spending is not None
-        spending, spent = contents.spending, made.spent
-    text = page(contents, title="Tickets", made=date(2026, 1, 31))
+        given, spent = Sources(snapshot=made.snapshot()), made.spent
+    text, spending = rendered(given), select(given, confidential=False).spending
+    assert spending is not None
     [total] = spending.strata
     assert total.spend.epsilon == pytest.approx(6.1)
     if rule == "sum":  # a control
@@ -236,19 +212,16 @@ def test_an_account_that_counts_divergences_says_so_and_shows_them(tmp_path: Pat
     assert text.count('<td class="number">–</td></tr>') == 1
 
 
-@pytest.mark.parametrize(
-    ("given_unit", "words"),
-    [
-        (None, "<dd>one record</dd>"),
-        ("customer_id", "<dd>all records of one customer (the same &#39;customer_id&#39;)"),
-    ],
-)
-def test_whom_it_protects(tmp_path: Path, given_unit, words) -> None:
+def test_whom_it_protects(tmp_path: Path) -> None:
+    customers = "<dd>all records of one customer (the same &#39;customer_id&#39;)"
     with BudgetLedger.open(f"sqlite:///{tmp_path}/units.db") as ledger:
-        snapshot = ledger.create("tickets", PrivacyBudget(1.0, 1e-5), unit=given_unit).snapshot()
-    assert words in rendered(Sources(snapshot=snapshot))
-    [one, *_] = demonstrations()
-    assert "one unit if the records had" in rendered(Sources(demonstrations=Demonstrations([one])))
+        for name, unit, words in (("one", None, "<dd>one record</dd>"), ("two", "customer_id", customers)):
+            snapshot = ledger.create(name, PrivacyBudget(1.0, 1e-5), unit=unit).snapshot()
+            assert words in rendered(Sources(snapshot=snapshot))
+    of_unit = Certificate("ab" * 32, "customer_id", "0.1.0")
+    for whose, words in ((of_unit, f"{customers}</dd>"), (None, "one unit if the records had")):
+        made = Demonstrations([demonstration("text", "label", certificate=whose)])
+        assert words in rendered(Sources(demonstrations=made))
 
 
 def test_the_page_says_whether_epsilon_protects_whom_and_that_a_run_is_unfinished(tmp_path: Path) -> None:
@@ -256,20 +229,14 @@ def test_the_page_says_whether_epsilon_protects_whom_and_that_a_run_is_unfinishe
     with BudgetLedger.open(f"sqlite:///{tmp_path}/u.db") as ledger:
         account = ledger.create("tickets", PrivacyBudget(20, 1e-5), unit="patient_no")
         account.reserve(None, PrivacySpend(1.0, 0.0), {"tokens_per_step": 1}, DRAWS)
-        told, private = (
-            page(
-                select(Sources(snapshot=account.snapshot()), confidential=each),
-                title="t",
-                made=date(2026, 1, 1),
-            )
-            for each in (False, True)
-        )
+        unfinished = Sources(snapshot=account.snapshot())
+        told, private = (rendered(unfinished, confidential=each) for each in (False, True))
         account.reserve(None, PrivacySpend(9.0, 0.0), {}, DRAWS)
-        above = select(Sources(snapshot=account.snapshot()), confidential=False)
+        above = rendered(Sources(snapshot=account.snapshot()))
     assert "Verdict: it protects.</strong> Who is 1 % sure that a given patient is in the data" in told
     assert ("A run is unfinished" in told, "A run is unfinished" in private) == (False, True)
     assert "1 plan reserved and not done" in private
-    assert "Verdict" not in page(above, title="t", made=date(2026, 1, 1))
+    assert "Verdict" not in above
 
 
 @pytest.mark.parametrize(("delta", "one_in"), [(1e-5, "100,000"), (3e-5, "33,333"), (0.3, "3")])
@@ -306,8 +273,6 @@ def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_visible_text() -> None:
-    assert (
-        visible("ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم")
-        == "ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم"
-    )
+    ordinary = "ordinary, “quoted” text\nand 日本語 नि 👩‍👧 می‌خواهم"
+    assert visible(ordinary) == ordinary
     assert visible("a\u200bb\u2028\U000e0041") == "a⟨U+200B⟩b⟨U+2028⟩⟨U+E0041⟩"

@@ -11,6 +11,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
 from dpfewshot.exact import RandomSource
+from dpfewshot.icl import Calibration
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum
@@ -91,6 +92,16 @@ def stratum_plan(
 
 def plan(*strata: StratumPlan, relation: str = "zero-out") -> GenerationPlan:
     return GenerationPlan("gaussian", relation, SETTINGS, strata, prompt_tokens=10)
+
+
+def calibration(**changes: Any) -> Calibration:
+    """A released calibration of two labels."""
+    usual = Calibration(
+        *(("a", "b"), (0.5, -0.5), 0.1, "0" * 64, PrivacySpend(0.5, 1e-6), "zero-out", None),
+        parallel=False,
+        certified=True,
+    )
+    return dataclasses.replace(usual, **changes)
 
 
 def demonstration(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from datetime import date
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,12 +17,7 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.evaluation import Cell, read_cells
 from dpfewshot.releases.choice import Candidate, Choice
 from dpfewshot.releases.selection import Estimate
-from dpfewshot.report import (
-    Sources,
-    read_choice,
-    read_findings,
-    read_plan,
-)
+from dpfewshot.report import Sources, page, read_choice, read_findings, read_plan, select
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
@@ -212,6 +208,11 @@ def files(folder: Path) -> dict[str, Path]:
     paths["evaluation"].write_text(lines, encoding="utf-8")
     paths["audit"].write_text(json.dumps(findings()), encoding="utf-8")
     return paths
+
+
+def rendered(given: Sources, *, confidential: bool = False, title: str = "Tickets") -> str:
+    """The page of a report."""
+    return page(select(given, confidential=confidential), title=title, made=date(2026, 1, 31))
 
 
 def sources(folder: Path, *, plans: int = 6) -> Sources:
