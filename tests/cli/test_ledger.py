@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS, charged
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.support.commands import Run
 
 
 @pytest.fixture
@@ -29,42 +27,30 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def command(path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(name: str, *arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = run(["ledger", name, "--ledger", f"sqlite:///{path}", "--dataset", "tickets", *arguments])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return call
+def command(command: Run, path: Path) -> Run:
+    """Runs a command of `ledger` on one account."""
+    account = ("--ledger", f"sqlite:///{path}", "--dataset", "tickets")
+    return lambda name, *arguments: command("ledger", name, *account, *arguments)
 
 
 @pytest.fixture
-def account(command: Command, path: Path) -> None:
+def account(command: Run, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5")[0] == 0
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        found = ledger.account("tickets")
-        charged(found, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15})
+        charged(ledger.account("tickets"), "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15})
 
 
 @pytest.mark.usefixtures("account")
-def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) -> None:
+def test_show_prints_one_object_and_no_more_than_readers_know(command: Run) -> None:
     status, out, _ = command("show", "--json")
     assert status == 0
+    spent, remaining = {"epsilon": 0.25, "delta": 1e-6}, {"epsilon": 0.75, "delta": 9e-6}
     assert json.loads(out) == {
         "dataset": "tickets",
         "budget": {"epsilon": 1.0, "delta": 1e-5},
-        "spent": {"epsilon": 0.25, "delta": 1e-6},
+        "spent": spent,
         "entries": 1,
-        "strata": [
-            {
-                "scope": "trec: Location",
-                "epsilon": 0.25,
-                "delta": 1e-6,
-                "remaining": {"epsilon": 0.75, "delta": 9e-6},
-                "plans_left": 3,
-            }
-        ],
+        "strata": [{"scope": "trec: Location", **spent, "remaining": remaining, "plans_left": 3}],
         "rule": "sum",
         "plans_left": 3,
     }
@@ -73,7 +59,7 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Command) 
     )
 
 
-def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> None:
+def test_show_says_by_label_how_many_plans_fit(command: Run, path: Path) -> None:
     """A label that another run left alone keeps its plans, whatever the last label has spent."""
     partition = Partition("trec", ("Location", "Number"))
     assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
@@ -91,7 +77,7 @@ def test_show_says_by_label_how_many_plans_fit(command: Command, path: Path) -> 
     assert [line.split()[-1] for line in strata] == ["0", "1"]  # more plans
 
 
-def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path) -> None:
+def test_show_lists_strata_with_short_fingerprints(command: Run, path: Path) -> None:
     partition = Partition("trec", ("Location", "Number"), holdout=("rule",))
     scopes = (partition.generating("Location"), partition.choosing, None)
     assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
@@ -113,7 +99,7 @@ def test_show_lists_strata_with_short_fingerprints(command: Command, path: Path)
 
 
 @pytest.mark.usefixtures("account")
-def test_history_lists_every_act(command: Command) -> None:
+def test_history_lists_every_act(command: Run) -> None:
     lines = command("history")[1].splitlines()
     assert [line.split()[2] for line in lines] == ["create", "reserve", "charge"]
     assert "trec: Location" in lines[1]
@@ -125,7 +111,7 @@ def test_history_lists_every_act(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path: Path) -> None:
+def test_stored_words_cannot_forge_a_line_of_the_history(command: Run, path: Path) -> None:
     """A ledger of before may hold any actor, and a task may have any label."""
     forged = "me  charge\n2026-01-01  auditor  settle\x1b[2K\u202e"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -137,7 +123,7 @@ def test_stored_words_cannot_forge_a_line_of_the_history(command: Command, path:
 
 
 @pytest.mark.usefixtures("account")
-def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
+def test_history_shows_what_a_resume_left(command: Run, path: Path) -> None:
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         found = ledger.account("tickets")
         entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
@@ -151,7 +137,7 @@ def test_history_shows_what_a_resume_left(command: Command, path: Path) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_verify_prints_a_head_and_finds_it_again(command: Command) -> None:
+def test_verify_prints_a_head_and_finds_it_again(command: Run) -> None:
     document = json.loads(command("verify", "--json")[1])
     assert (document["ok"], document["acts"], document["problems"]) == (True, 3, [])
     status, out, _ = command("verify", "--head", document["head"])
@@ -164,7 +150,7 @@ def test_verify_prints_a_head_and_finds_it_again(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_verify_fails_where_somebody_changed_a_cost(command: Command, path: Path) -> None:
+def test_verify_fails_where_somebody_changed_a_cost(command: Run, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE dpfewshot_entry SET epsilon = 1")
     status, out, err = command("verify", "--json")
@@ -174,7 +160,7 @@ def test_verify_fails_where_somebody_changed_a_cost(command: Command, path: Path
 
 
 @pytest.mark.usefixtures("account")
-def test_export_is_one_object_with_whole_units(command: Command) -> None:
+def test_export_is_one_object_with_whole_units(command: Run) -> None:
     document = json.loads(command("export", "--json")[1])
     assert document["entries"] == [
         {
@@ -191,14 +177,14 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_a_changed_budget_is_recorded(command: Command) -> None:
+def test_a_changed_budget_is_recorded(command: Run) -> None:
     status, out, _ = command("change-budget", "--epsilon", "4", "--delta", "2e-5", "--json")
     assert status == 0
     assert json.loads(out)["budget"] == {"epsilon": 4.0, "delta": 2e-5}
     assert command("history")[1].splitlines()[-1].split()[2:] == ["change-budget", "epsilon=4", "delta=2e-05"]
 
 
-def test_a_sequential_account_takes_any_task(command: Command, path: Path) -> None:
+def test_a_sequential_account_takes_any_task(command: Run, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5", "--sequential")[0] == 0
     with BudgetLedger.open(f"sqlite:///{path}") as ledger:
         account = ledger.account("tickets")

@@ -13,12 +13,12 @@ import pytest
 from dpfewshot import backends
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.conformance import CHECKS
-from dpfewshot.cli.application import run
 from dpfewshot.cli.doctor import remedy
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import BackendError
+from tests.support.commands import Run
 
 SECRET = "swordfish"
 
@@ -166,17 +166,16 @@ def test_what_does_not_go_together_is_refused(choose: Chosen, arguments: list[st
     assert says in str(raised.value)
 
 
-def test_doctor_passes_a_sound_backend_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_passes_a_sound_backend_of_ones_own(command: Run) -> None:
     doctor = ["doctor", "--backend", "own_backends:Sound", "--json"]
-    assert run(doctor) == 0
-    out, err = capfd.readouterr()
+    status, out, err = command(*doctor)
     report = json.loads(out)
-    assert report["well"] is True
+    assert (status, report["well"]) == (0, True)
     assert [check["check"] for check in report["checks"]][-len(CHECKS) :] == list(CHECKS)
     assert {check["remedy"] for check in report["checks"]} == {None}
     assert "this takes minutes with a model" in err
-    assert run([*doctor, "--quiet"]) == 0
-    assert capfd.readouterr().err == ""
+    status, _, err = command(*doctor, "--quiet")
+    assert (status, err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -192,11 +191,7 @@ def test_doctor_passes_a_sound_backend_of_ones_own(capfd: pytest.CaptureFixture[
     ],
 )
 def test_doctor_names_the_library_of_llama_cpp_and_the_faster_one(
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    converts: bool,
-    flags: str,
-    says: str,
+    command: Run, monkeypatch: pytest.MonkeyPatch, converts: bool, flags: str, says: str
 ) -> None:
     library = SimpleNamespace(name="this one", converts=converts)
     monkeypatch.setattr("dpfewshot.backends.llama_cpp.library.load_library", lambda: library)
@@ -204,27 +199,24 @@ def test_doctor_names_the_library_of_llama_cpp_and_the_faster_one(
     letters = [*map(chr, range(32, 127)), "\n"]
     sound = Scripted(letters, lambda _: [1 / 96] * 96)
     monkeypatch.setattr("dpfewshot.cli.doctor.open_backend", lambda *_, **__: sound)
-    assert run(["doctor"]) == 0
-    out = capfd.readouterr().out
-    assert f"ok   llama.cpp: {says}" in out
+    status, out, _ = command("doctor")
+    assert (status, f"ok   llama.cpp: {says}" in out) == (0, True)
     assert ("pip install '.[llama-cpp]'" in out) is not converts
     assert "ok   which model: the packaged model is for trying out" in out
 
 
-def test_doctor_names_a_leaky_server_and_says_how_to_start_it(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--backend", "own_backends:Leaky"]) == 2
-    out = capfd.readouterr().out
-    assert "ok   model: vLLM 0.11 at http://gpu:8000, 96 tokens" in out
+def test_doctor_names_a_leaky_server_and_says_how_to_start_it(command: Run) -> None:
+    status, out, _ = command("doctor", "--backend", "own_backends:Leaky")
+    assert (status, "ok   model: vLLM 0.11 at http://gpu:8000, 96 tokens" in out) == (2, True)
     assert "FAIL batch invariance: " in out
     assert "what to do: start it with one sequence at a time" in out
     assert "--max-num-seqs 1" in out
 
 
-def test_doctor_fails_a_backend_that_claims_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--backend", "own_backends:Humble", "--json"]) == 2
-    report = json.loads(capfd.readouterr().out)
-    (ill,) = (check for check in report["checks"] if not check["well"])
-    assert "does not state" in ill["says"]
+def test_doctor_fails_a_backend_that_claims_nothing(command: Run) -> None:
+    status, out, _ = command("doctor", "--backend", "own_backends:Humble", "--json")
+    (ill,) = (check for check in json.loads(out)["checks"] if not check["well"])
+    assert (status, "does not state" in ill["says"]) == (2, True)
     assert "no epsilon holds" in ill["remedy"]
 
 

@@ -18,8 +18,8 @@ import dpfewshot as dpf
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import plan_facts
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
-from dpfewshot.cli.application import run
 from tests.support.accounts import DRAWS
+from tests.support.commands import Run
 from tests.support.factory import demonstration, synthesizer
 from tests.support.interruptions import fails_at, make
 from tests.support.scripts import Hooked, tickets
@@ -31,11 +31,10 @@ Verify = Callable[..., Made]
 
 
 @pytest.fixture
-def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
+def verify(tmp_path: Path, command: Run) -> Verify:
     def call(file: str = "demos.jsonl", ledger: str = "budget.db") -> Made:
-        capsys.readouterr()
-        status = run(["verify", str(tmp_path / file), "--ledger", f"sqlite:///{tmp_path / ledger}", "--json"])
-        out = capsys.readouterr().out
+        words = ("verify", tmp_path / file, "--ledger", f"sqlite:///{tmp_path / ledger}")
+        status, out, _ = command(*words, "--json")
         return status, json.loads(out) if out else {}
 
     return call
@@ -78,14 +77,12 @@ def problems(told: Mapping[str, Any]) -> str:
 
 
 def test_what_a_ledger_paid_for_is_verified(
-    verify: Verify, demos: dpf.Demonstrations, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verify: Verify, demos: dpf.Demonstrations, tmp_path: Path, command: Run
 ) -> None:
     status, told = verify()
     assert (status, told["verified"], told["demonstrations"], problems(told)) == (0, True, 4, "")
-    assert [(one["entry"], one["demonstrations"], one["state"]) for one in told["entries"]] == [
-        (1, 2, "settled"),
-        (2, 2, "settled"),
-    ]
+    entries = [(one["entry"], one["demonstrations"], one["state"]) for one in told["entries"]]
+    assert entries == [(1, 2, "settled"), (2, 2, "settled")]
     account = told["accounts"][0]  # the labels compose in parallel, and certificates name their run
     assert account["together"]["epsilon"] == demos[0].spent.epsilon  # type: ignore[union-attr]
     again = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
@@ -93,8 +90,8 @@ def test_what_a_ledger_paid_for_is_verified(
     url = f"sqlite:///{tmp_path}/budget.db"
     with dpf.BudgetLedger.open(url) as ledger:
         assert account["chain_tip"] == ledger.account("tickets").chain_tip
-    assert run(["verify", str(tmp_path / "demos.jsonl"), "--ledger", url]) == 0
-    shown = capsys.readouterr().out
+    status, shown, _ = command("verify", tmp_path / "demos.jsonl", "--ledger", url)
+    assert status == 0
     assert "demos.jsonl: verified, 4 demonstrations" in shown
     assert "compare the chain tip" in shown
     assert "prompt: sha256:" in shown
@@ -111,10 +108,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "tokens": (lambda line: line.update(tokens=1000), "but the entry paid for"),
     "unit": (lambda line: line["certificate"].update(unit="customer"), "unit 'customer', the account None"),
     "plan": (lambda line: line["certificate"].update(plan="ab" * 32), "has the plan abababababab"),
-    "reservation": (
-        lambda line: line["certificate"].update(reservation="ab" * 16),
-        "no reservation abab",
-    ),
+    "reservation": (lambda line: line["certificate"].update(reservation="ab" * 16), "no reservation abab"),
     "text": (lambda line: line.update(text="Mrs Hollis, 12 Elm St"), "line 1 is not what the entry released"),
     "label": (lambda line: line.update(label="delivery"), "line 1 is not what the entry released"),
     "fewer tokens": (lambda line: line.update(tokens=line["tokens"] - 1), "line 1 is not what"),
@@ -186,31 +180,19 @@ def test_a_release_that_makes_no_text_pays_for_none(
 ) -> None:
     with dpf.BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}") as ledger:
         ledger.account("tickets").change_budget(dpf.PrivacyBudget(8, 1e-4))
-        dpf.release_labels(
-            tickets(),
-            count=1,
-            epsilon=0.01,
-            candidates=["refund", "delivery"],
-            account=ledger.account("tickets"),
-        )
-        snapshot = ledger.account("tickets").snapshot()
-        row = snapshot.entries[-1]
-        event = next(
-            each for each in snapshot.history if each["act"] == "reserve" and each["entry"] == row["id"]
-        )
-    details = json.loads(event["details"])
-    cost = Amount(row["epsilon"], row["delta"])
+        account = ledger.account("tickets")
+        candidates = ["refund", "delivery"]
+        dpf.release_labels(tickets(), count=1, epsilon=0.01, candidates=candidates, account=account)
+        snapshot = account.snapshot()
+    row = snapshot.entries[-1]
+    reserved = [each for each in snapshot.history if (each["act"], each["entry"]) == ("reserve", row["id"])]
+    details, cost = json.loads(reserved[0]["details"]), Amount(row["epsilon"], row["delta"])
     certificate = demos[0].certificate
     assert certificate is not None
-    forged = replace(
-        demos[0],
-        spent=cost.as_spend(),
-        mechanism=details["mechanism"],
-        certificate=replace(
-            certificate, reservation=details["reservation"], plan=plan_hash(*cost, plan_facts(details))
-        ),
-    )
-    dpf.Demonstrations([forged]).to_jsonl(tmp_path / "demos.jsonl")
+    paid_for = {"reservation": details["reservation"], "plan": plan_hash(*cost, plan_facts(details))}
+    forged = {"mechanism": details["mechanism"], "certificate": replace(certificate, **paid_for)}
+    made = replace(demos[0], spent=cost.as_spend(), **forged)
+    dpf.Demonstrations([made]).to_jsonl(tmp_path / "demos.jsonl")
     status, told = verify()
     assert status == 1
     assert "paid for no demonstration" in json.dumps(told)
@@ -293,17 +275,11 @@ def test_runs_of_every_kind_verify(verify: Verify, tmp_path: Path) -> None:
     generated(tmp_path, "units.db", records=people, unit="customer")
     status, told = verify(ledger="units.db")
     assert (status, problems(told)) == (0, "")
-    assert (
-        json.loads((tmp_path / "demos.jsonl").read_text().splitlines()[0])["certificate"]["unit"]
-        == "customer"
-    )
+    first = json.loads((tmp_path / "demos.jsonl").read_text().splitlines()[0])
+    assert first["certificate"]["unit"] == "customer"
 
 
-def test_a_resumed_run_verifies(
-    make: Callable[..., dpf.Synthesizer],
-    verify: Verify,
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_verifies(make: Callable[..., dpf.Synthesizer], verify: Verify, tmp_path: Path) -> None:
     with make(fails_at(7), shots_per_label=2) as first, pytest.raises(dpf.BackendError):
         first.generate_all()
     with make(Hooked(), shots_per_label=2) as later:
