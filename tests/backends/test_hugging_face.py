@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import inside
 from tests.support.blocks import answers
@@ -230,9 +229,3 @@ def test_models_that_cannot_be_evaluated_are_refused(tmp_path):
     ):
         with pytest.raises(BackendError, match=message):
             HuggingFace(model, **SMALL)
-
-
-def test_it_asks_for_its_extra(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[huggingface\]'"):
-        HuggingFace(folder)

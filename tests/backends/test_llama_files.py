@@ -7,9 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends.llama_cpp.files import local_file
-from dpfewshot.errors import MissingExtra
+from tests.support.servers import scripted
 
 NAME = "org/repository/small.Q4_1.gguf"
 CONTENT = b"GGUF and the rest of a model"
@@ -32,41 +29,22 @@ except BackendError as error:
 """
 
 
-class Hub(BaseHTTPRequestHandler):
+def hub(path: str, _: object) -> tuple[int, dict[str, str], bytes]:
     """The two answers that a download needs: a file's facts, and its content."""
-
-    def do_HEAD(self) -> None:
-        there = self.path == f"/org/repository/resolve/main/{Path(NAME).name}"
-        self.send_response(200 if there else 404)
-        if there:
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.send_header("ETag", '"1234"')
-        else:
-            self.send_header("X-Error-Code", "EntryNotFound")
-        self.send_header("Content-Length", str(len(CONTENT) if there else 0))
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.do_HEAD()
-        self.wfile.write(CONTENT)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    if path == f"/org/repository/resolve/main/{Path(NAME).name}":
+        return 200, {"X-Repo-Commit": "0" * 40, "ETag": '"1234"'}, CONTENT
+    return 404, {"X-Error-Code": "EntryNotFound"}, b""
 
 
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-def test_a_name_is_fetched_from_the_hub(endpoint: str, tmp_path: Path) -> None:
+def test_a_name_is_fetched_from_the_hub(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
     fetch = [sys.executable, "-c", FETCH]
-    told = subprocess.check_output(fetch, env=environment, cwd=tmp_path, text=True, stderr=subprocess.PIPE)
+    with scripted(hub) as server:
+        of_hub = {"HF_ENDPOINT": server.base_url.removesuffix("/v1"), "HF_HOME": str(tmp_path)}
+        environment = os.environ | of_hub | {"HF_HUB_DISABLE_XET": "1"}
+        told = subprocess.check_output(
+            fetch, env=environment, cwd=tmp_path, text=True, stderr=subprocess.PIPE
+        )
     first, refusal = told.splitlines()
     assert first == "True"
     assert "'org/repository/other.gguf' is no file here" in refusal
@@ -83,12 +61,6 @@ def test_a_file_or_folder_that_is_here_comes_first(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     Path("org").mkdir()
     assert local_file(NAME) == Path(NAME)
-
-
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[hub\]'"):
-        local_file(NAME)
 
 
 OLLAMA = "application/vnd.ollama.image."

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from dpfewshot.backends import OpenAICompatible, conformance
+from dpfewshot.backends import conformance
 from dpfewshot.backends.servers import client, server
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError
 from dpfewshot.prompts.chat import chat_turns
 from tests.support.scripted_servers import END, PADDED, VLLM, VOCABULARY, LlamaServer, weights
 
@@ -72,6 +71,7 @@ def test_a_long_prompt_that_moves_is_found(connect):
 
 
 def test_vllm_is_recognised_and_conforms(connect):
+    assert not connect(VLLM(), verify=False).batch_invariant
     backend = connect(VLLM())
     assert backend.describe().startswith("vllm at 127.0.0.1")
     assert backend.batch_invariant
@@ -245,10 +245,6 @@ def test_a_canary_that_moves_by_one_unit_in_the_last_place_ends_everything(conne
         backend.next_token_logprobs([[1]], support)
 
 
-def test_a_server_is_believed_only_where_it_was_verified(connect):
-    assert not connect(VLLM(), verify=False).batch_invariant
-
-
 def test_values_from_after_sampling_are_refused(connect):
     sampled = VLLM()
     sampled.raw = False
@@ -292,13 +288,14 @@ def test_concurrency_is_bounded(connect):
 # ---- what is lacking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("most", "owner", "kind"), [(20, "vllm", "vllm"), (5, "somebody", "openai")])
-def test_a_truncating_server_is_refused_unless_allowed(connect, most, owner, kind):
+@pytest.mark.parametrize(
+    ("most", "owner", "kind", "says"),
+    [(20, "vllm", "vllm", "--max-logprobs -1"), (5, "somebody", "openai", "5 or 20 log-probabilities")],
+)
+def test_a_truncating_server_is_refused_unless_allowed(connect, most, owner, kind, says):
     script = VLLM()
     script.most, script.owner = most, owner
-    with pytest.raises(
-        BackendError, match="--max-logprobs -1" if kind == "vllm" else "5 or 20 log-probabilities"
-    ):
+    with pytest.raises(BackendError, match=says):
         connect(script)
     backend = connect(script, allow_truncated=True)
     assert backend.describe().startswith(f"{kind} at")
@@ -344,9 +341,3 @@ def test_a_server_without_a_template_says_so(connect, script, says):
     """The scripted llama-server lacks the page, as an old one does."""
     with pytest.raises(BackendError, match=says):
         chat_turns(connect(script(), verify=False))
-
-
-def test_the_client_library_is_asked_for_when_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpcore2", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[openai\]'"):
-        OpenAICompatible("http://127.0.0.1:1/v1", "served")

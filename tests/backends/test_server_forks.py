@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
 
 from dpfewshot import PrivacyBudget, Record, Task
@@ -15,7 +14,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
-from tests.support.scripted_servers import VLLM
+from tests.support.scripted_servers import VLLM, moved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
@@ -33,11 +32,8 @@ class Turned(VLLM):
 
     def logprobs(self, prompt, settings):
         found = super().logprobs(prompt, settings)
-        if not self.varies:
-            return found
-        self.asked += 1
-        found = found + 0.01 * np.cos(np.arange(len(found)) * self.asked)
-        return found - np.log(np.exp(found).sum())
+        self.asked += self.varies
+        return moved(found, self.asked, 0.01) if self.varies else found
 
 
 class Slow(VLLM):

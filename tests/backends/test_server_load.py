@@ -171,15 +171,6 @@ def test_an_error_speaks_of_the_public_prompt_alone(unverified, status):
     assert len(told) == 1
 
 
-def test_a_one_slot_server_is_asked_one_by_one(unverified):
-    script = LlamaServer(slots=1)
-    backend = unverified(script)
-    script.seconds = lambda _: 0.01
-    script.crowds.clear()
-    backend.next_token_logprobs(SHORT, SUPPORT)
-    assert {under_way for _, under_way in script.crowds} == {1}
-
-
 def test_a_text_that_waits_behind_others_is_tokenised(unverified):
     script = LlamaServer()
     backend = unverified(script)

@@ -18,7 +18,7 @@ from dpfewshot.backends.servers.replicas import PrivateLoop, replica_of
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from tests.support import factory, inside
 from tests.support.processes import true_in_child
-from tests.support.scripted_servers import VLLM, VOCABULARY, LlamaServer, weights
+from tests.support.scripted_servers import VLLM, VOCABULARY, LlamaServer, moved, weights
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -46,8 +46,7 @@ class Rounding(VLLM):
         self.number = number
 
     def logprobs(self, prompt, settings):
-        found = super().logprobs(prompt, settings) + 1e-3 * np.cos(np.arange(104) * (1 + self.number))
-        return found - np.log(np.exp(found).sum())
+        return moved(super().logprobs(prompt, settings), 1 + self.number, 1e-3)
 
 
 def test_a_prompt_goes_to_the_replica_that_its_own_tokens_name(connected):
@@ -166,8 +165,7 @@ def test_a_replica_whose_answers_depend_on_others_is_named(connected):
 
         def logprobs(self, prompt, settings):
             self.asked += 1
-            found = super().logprobs(prompt, settings) + 1e-4 * np.cos(np.arange(104) * self.asked)
-            return found - np.log(np.exp(found).sum())
+            return moved(super().logprobs(prompt, settings), self.asked)
 
     backend = connected(VLLM(), Varying())
     assert not backend.batch_invariant
@@ -307,8 +305,7 @@ def test_a_forked_child_connects_to_every_replica_and_checks_it(connected):
 
     def turned(prompt, _):
         asked.append(prompt)
-        found = weights(prompt, {}) + 1e-4 * np.cos(np.arange(104) * len(asked))
-        return found - np.log(np.exp(found).sum())
+        return moved(weights(prompt, {}), len(asked))
 
     server.answer.logprobs = turned
     assert true_in_child(is_refused)

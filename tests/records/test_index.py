@@ -10,7 +10,6 @@ import os
 import pickle
 import stat
 import struct
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.errors import DPFewShotError, InvalidRecords, MissingExtra
+from dpfewshot.errors import DPFewShotError, InvalidRecords
 from dpfewshot.records import as_records, index, index_records, read_records
 from dpfewshot.records.units import units
 from dpfewshot.values import StoredRecords, columns_of, unit_of
@@ -31,6 +30,7 @@ ROWS = [
     {"text": f"{PRIVATE} {n} é\x85", "label": f"label {n % 3} of {PRIVATE}", "who": f"{PRIVATE} {n % 40}"}
     for n in range(100)
 ]
+TABLE = pa.Table.from_pylist(ROWS)
 
 Make = Callable[[Path], Path]
 
@@ -63,45 +63,30 @@ def comma_separated(folder: Path) -> Path:
 
 
 def parquet(folder: Path) -> Path:
-    from pyarrow import parquet as writer
-
-    writer.write_table(pa.Table.from_pylist(ROWS), folder / "r.parquet", row_group_size=7)
+    pytest.importorskip("pyarrow.parquet").write_table(TABLE, folder / "r.parquet", row_group_size=7)
     return folder / "r.parquet"
 
 
 def feather(folder: Path) -> Path:
-    from pyarrow import feather as writer
-
-    writer.write_feather(pa.Table.from_pylist(ROWS), folder / "r.feather", chunksize=7)
+    pytest.importorskip("pyarrow.feather").write_feather(TABLE, folder / "r.feather", chunksize=7)
     return folder / "r.feather"
 
 
 def data_set(folder: Path) -> Path:
-    table, path = pa.Table.from_pylist(ROWS), folder / "saved"
+    path, files = folder / "saved", ("data-0.arrow", "data-1.arrow")
     path.mkdir()
-    for number in range(2):  # what datasets.Dataset.save_to_disk(num_shards=2) writes
-        half = table.slice(50 * number, 50)
-        with pa.ipc.new_stream(path / f"data-{number}.arrow", table.schema) as stream:
-            stream.write_table(half, max_chunksize=7)
-    (path / "state.json").write_text(
-        '{"_data_files": [{"filename": "data-0.arrow"}, {"filename": "data-1.arrow"}]}'
-    )
+    for number, name in enumerate(files):  # what datasets.Dataset.save_to_disk(num_shards=2) writes
+        with pa.ipc.new_stream(path / name, TABLE.schema) as stream:
+            stream.write_table(TABLE.slice(50 * number, 50), max_chunksize=7)
+    (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in files]}))
     return path
 
 
-MAKE = {
-    "jsonl": jsonl,
-    "jsonl.gz": packed,
-    "csv": comma_separated,
-    "parquet": parquet,
-    "feather": feather,
-    "data set": data_set,
-}
-kinds = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+KINDS = (jsonl, packed, comma_separated, parquet, feather, data_set)
 one_file_and_several = pytest.mark.parametrize("make", [jsonl, data_set])
 
 
-@kinds
+@pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("characters", [2**24, 25])
 def test_they_are_the_records_that_a_list_would_hold(
     make: Make, characters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,12 +128,6 @@ def test_an_error_of_reading_holds_no_record(tmp_path: Path) -> None:
             read()
         for error in (beyond.value, changed.value):
             assert not [text for text in texts if text in collected(error)]
-
-
-def test_it_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[parquet\]'"):
-        index_records(jsonl(tmp_path))
 
 
 # ---- what is kept, and what is no index ------------------------------------------------------------------

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.errors import InvalidRecords
 from dpfewshot.records import as_records, read_records
 from dpfewshot.values import Record
 from tests.support.refusals import PRIVATE, refusal, refused_file
+
+pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -24,18 +26,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert shown.strip() == "set()"
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "r.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[parquet\]'"):
-        read_records(tmp_path / "r.parquet")
-
-
 def write_parquet(path: Path, **columns: Any) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pa.table(columns), path)
 
 
@@ -118,7 +109,6 @@ def test_a_dataset() -> None:
 
 @pytest.mark.parametrize("kind", ["timestamp", "duration"])
 def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
     write_parquet(tmp_path / "x.parquet", text=pa.array([2**62], getattr(pa, kind)("ms")), label=["a"])
     with pytest.raises(InvalidRecords, match=r"x\.parquet: has a number or time beyond Python's range"):
         read_records(tmp_path / "x.parquet")
@@ -127,7 +117,6 @@ def test_a_parquet_time_beyond_pythons_is_refused(kind: str, tmp_path: Path) -> 
 @pytest.fixture
 def arrow_file(tmp_path: Path) -> Path:
     """Two batches of texts of eight bytes."""
-    pa = pytest.importorskip("pyarrow")
     table = pa.table({"text": [f"secret {n}" for n in range(10)], "label": ["x"] * 10})
     with pa.ipc.new_file(tmp_path / "r.arrow", table.schema) as file:
         file.write_table(table, max_chunksize=5)
@@ -154,7 +143,6 @@ def test_an_arrow_file_whose_offsets_lie_is_refused(offset: int, arrow_file: Pat
 
 def forms_of(texts: list[str]) -> dict[str, Any]:
     """The forms that Arrow gives a column of strings."""
-    pa = pytest.importorskip("pyarrow")
     ends = pa.array(range(1, len(texts) + 1), pa.int32())
     return {
         "large": pa.array(texts, pa.large_string()),
@@ -173,11 +161,10 @@ def forms_of(texts: list[str]) -> dict[str, Any]:
     ],
 )
 def test_every_form_of_strings_is_read(suffix: str, form: str, tmp_path: Path) -> None:
-    pa, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     texts = [f"text {n % 20}" for n in range(30)]
     table, path = pa.table({"text": forms_of(texts)[form], "label": ["x"] * 30}), tmp_path / f"r.{suffix}"
     if suffix == "parquet":
-        writer.write_table(table, path, row_group_size=7)
+        parquet.write_table(table, path, row_group_size=7)
     else:
         with pa.ipc.new_file(path, table.schema) as file:
             file.write_table(table, max_chunksize=7)

@@ -25,9 +25,10 @@ HUGE = 10**400
 CALIBRATION = calibration()
 
 
-def test_a_choice_survives_json() -> None:
+def test_a_choice_and_a_calibration_survive_json() -> None:
     for choice in (choose([[], HELPFUL]), choose([[]], [Follower()] * 2)):
         assert dpf.Choice.from_dict(json.loads(json.dumps(choice.as_dict()))) == choice
+    assert Calibration.from_dict(json.loads(json.dumps(CALIBRATION.as_dict()))) == CALIBRATION
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,6 @@ def test_what_is_no_choice_is_refused(changes: dict[str, Any], says: str) -> Non
     told = choose([[], HELPFUL], records=private_records(20)).as_dict()
     with pytest.raises(dpf.InvalidPlan, match=says):
         dpf.Choice.from_dict(told | changes)
-
-
-def test_a_calibration_survives_json() -> None:
-    assert Calibration.from_dict(json.loads(json.dumps(CALIBRATION.as_dict()))) == CALIBRATION
 
 
 @pytest.mark.parametrize(

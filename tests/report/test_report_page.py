@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import itertools
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from dpfewshot.account.amounts import Amount, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import MissingExtra
 from dpfewshot.report import Sources, select
 from dpfewshot.report.charts import visible
 from dpfewshot.values import PrivacyBudget, PrivacySpend, epsilon_text
@@ -264,12 +262,6 @@ def test_figures_are_printed_rounded_up(tmp_path: Path) -> None:
     text = rendered(Sources(snapshot=account(tmp_path, 7).snapshot()))
     assert "<dd>2.5715</dd>" in text  # three plans of 6/7
     assert "<dd>4.29e-07</dd>" in text
-
-
-def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[report\]'"):
-        rendered(Sources())
 
 
 def test_visible_text() -> None:

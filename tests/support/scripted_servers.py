@@ -22,6 +22,12 @@ def weights(prompt, settings):
     return raw - np.log(np.exp(raw).sum())
 
 
+def moved(logprobs, phase, amount=1e-4):
+    """Log-probabilities that differ a little from these, in a way that the phase says."""
+    found = logprobs + amount * np.cos(np.arange(len(logprobs)) * phase)
+    return found - np.log(np.exp(found).sum())
+
+
 def tokenize(text):
     tokens = []
     while text:
@@ -125,25 +131,19 @@ class LlamaServer(Script):
         if body.get("cache_prompt", True) and self._cached and self._cached[:3] == prompt[:3]:
             values[0] = np.nextafter(values[0], -np.inf)
         self._cached = prompt
+        spelled = [[] if text == END else list(text.encode()) for text in VOCABULARY]
         top = [
-            {
-                "id": token,
-                "bytes": [] if text == END else list(text.encode()),
-                "logprob": float(values[token]),
-            }
-            for token, text in enumerate(VOCABULARY)
+            {"id": token, "bytes": spelled[token], "logprob": float(values[token])}
+            for token in range(len(VOCABULARY))
         ]
-        return (
-            200,
-            {},
-            {
-                "completion_probabilities": [{"top_logprobs": top}],
-                "generation_settings": {"logit_bias": [{"token": VOCABULARY.index(END)}]},
-                "model": self.model,
-                "tokens_evaluated": len(prompt),
-                "truncated": False,
-            },
-        )
+        found = {
+            "completion_probabilities": [{"top_logprobs": top}],
+            "generation_settings": {"logit_bias": [{"token": VOCABULARY.index(END)}]},
+            "model": self.model,
+            "tokens_evaluated": len(prompt),
+            "truncated": False,
+        }
+        return 200, {}, found
 
     @contextmanager
     def _counted(self):

@@ -86,6 +86,8 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self):
         self.write_answer(None)
 
+    do_HEAD = do_GET  # noqa: N815 - as the library calls it
+
     def do_POST(self):
         self.write_answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
@@ -99,14 +101,11 @@ class Answers(BaseHTTPRequestHandler):
         status, headers, content = found
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {
-            "content-type": "application/json",
-            "content-length": len(data),
-            **headers,
-        }.items():
+        usual = {"content-type": "application/json", "content-length": len(data)}
+        for name, value in {**usual, **headers}.items():
             self.send_header(name, str(value))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(b"" if self.command == "HEAD" else data)
         if int(headers.get("content-length", len(data))) != len(data):
             self.close_connection = True
 
