@@ -175,23 +175,17 @@ def test_a_long_neighbour_does_not_change_a_short_prompt(wide):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("setting", "value"),
     [
-        {"decode_batch": 12},
-        {"decode_batch": 0},
-        {"context_tokens": 0},
-        {"threads": 0},
-        {"kept_prompts": -1},
-        {"decode_batch": 128},
-        {"gpu_layers": -1},
-        {"weights": "q3"},
-        {"context_tokens": 1_000_000},
+        *(("decode_batch", 12), ("decode_batch", 0), ("decode_batch", 128), ("kept_prompts", -1)),
+        *(("context_tokens", 0), ("context_tokens", 1_000_000)),
+        *(("threads", 0), ("gpu_layers", -1), ("weights", "q3")),
     ],
 )
-def test_settings_that_cannot_be_honoured_are_refused(settings, monkeypatch):
+def test_settings_that_cannot_be_honoured_are_refused(setting, value, monkeypatch):
     monkeypatch.setattr(load_library(), "llama_supports_gpu_offload", lambda: False)
-    with pytest.raises(BackendError, match=next(iter(settings))):
-        LlamaCpp(packaged_model_path(), **settings)
+    with pytest.raises(BackendError, match=setting):
+        LlamaCpp(packaged_model_path(), **{setting: value})
 
 
 def test_files_that_are_no_model_are_refused_and_llama_cpp_prints_nothing(tmp_path, capfd):

@@ -16,13 +16,8 @@ from dpfewshot.backends.machine import digest_of, keep_verdict, kept_verdict, st
 @pytest.mark.parametrize(
     ("content", "usable"),
     [
-        ("max 100000\n", 8),
-        ("200000 100000\n", 2),
-        ("250000 100000\n", 3),
-        ("50000 100000\n", 1),
-        ("6400000 100000\n", 8),
-        ("strange\n", 8),
-        (None, 8),
+        *(("200000 100000\n", 2), ("250000 100000\n", 3), ("50000 100000\n", 1), ("6400000 100000\n", 8)),
+        *(("max 100000\n", 8), ("strange\n", 8), (None, 8)),
     ],
 )
 def test_the_smaller_of_both_counts(

@@ -162,17 +162,9 @@ def test_verify_fails_where_somebody_changed_a_cost(command: Run, path: Path) ->
 @pytest.mark.usefixtures("account")
 def test_export_is_one_object_with_whole_units(command: Run) -> None:
     document = json.loads(command("export", "--json")[1])
-    assert document["entries"] == [
-        {
-            "id": 1,
-            "scope": "trec: Location",
-            "epsilon_in_1e-12": 250_000_000_000,
-            "delta_in_1e-18": 10**12,
-            "state": "charged",
-            **columns(DRAWS.after(1, "")),
-            "renyi_in_1e-12": None,
-        }
-    ]
+    cost = {"epsilon_in_1e-12": 250_000_000_000, "delta_in_1e-18": 10**12, "renyi_in_1e-12": None}
+    words = {"id": 1, "scope": "trec: Location", "state": "charged"}
+    assert document["entries"] == [{**words, **cost, **columns(DRAWS.after(1, ""))}]
     assert document["head"] == document["history"][-1]["hash"]
 
 

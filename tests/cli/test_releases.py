@@ -242,16 +242,9 @@ def test_a_real_model_chooses() -> None:
         for number, one in enumerate(one for one in support_tickets() if one.label in task.labels)
     ]
     backend = dpf.backends.LlamaCpp(packaged_model_path(), context_tokens=128, kept_prompts=4)
-    choice = dpf.choose(
-        task,
-        records,
-        backend,
-        [[], [demonstration("I want my money back.", "Refund")]],
-        budget=dpf.PrivacyBudget(2.0, 1e-6),
-        unit="customer",
-        scored_units=4,
-        record_token_cap=30,
-    )
+    candidates = [[], [demonstration("I want my money back.", "Refund")]]
+    sizes = {"unit": "customer", "scored_units": 4, "record_token_cap": 30}
+    choice = dpf.choose(task, records, backend, candidates, budget=dpf.PrivacyBudget(2.0, 1e-6), **sizes)
     assert choice.index in (0, 1)
     assert choice.spent == PrivacySpend(2.0, 0.0)
     assert 0 <= choice.accuracy.low <= choice.accuracy.value <= choice.accuracy.high <= 1

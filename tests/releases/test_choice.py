@@ -10,16 +10,8 @@ from dpfewshot.icl import Calibration
 from tests.releases.test_choosing import HELPFUL, Follower, choose, private_records
 from tests.support.factory import calibration
 
-FORMAT = {
-    "instruction": "Sort.",
-    "text_field": "Text",
-    "label_field": "Kind",
-    "labels": None,
-    "label_words": None,
-    "text_fields": [],
-    "multiline": False,
-    "chat": False,
-}
+FORMAT = {"instruction": "Sort.", "text_field": "Text", "label_field": "Kind", "labels": None}
+FORMAT |= {"label_words": None, "text_fields": [], "multiline": False, "chat": False}
 HUGE = 10**400
 """A whole number that no float holds."""
 CALIBRATION = calibration()

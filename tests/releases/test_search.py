@@ -195,12 +195,8 @@ POOL = [demonstration(f"{word} {number}", word) for word in ("refund", "delivery
 def test_variations_begin_with_none_and_with_a_text_a_label() -> None:
     first = dpf.Variations(POOL)([])
     assert [[one.text for one in each.demonstrations] for each in first] == [
-        [],
-        ["refund 1", "delivery 1"],
-        ["delivery 1", "refund 1"],
-        ["refund 1", "delivery 1"],
-        ["refund 2", "delivery 2"],
-        ["refund 3", "delivery 3"],
+        *([], ["refund 1", "delivery 1"], ["delivery 1", "refund 1"]),
+        *(["refund 1", "delivery 1"], ["refund 2", "delivery 2"], ["refund 3", "delivery 3"]),
     ]
     assert [each.calibrated for each in first] == [True, True, True, False, True, True]
     assert [each.name for each in dpf.Variations([])([])] == ["no demonstrations"]
@@ -211,18 +207,12 @@ def test_variations_change_one_thing_of_the_winner() -> None:
     further = dpf.Variations(POOL)([winner])
     texts = [[one.text for one in each.demonstrations] for each in further]
     assert texts == [
-        ["delivery 2", "refund 2"],
-        ["refund 2", "delivery 2"],
-        ["refund 1", "delivery 2"],
-        ["refund 3", "delivery 2"],
-        ["delivery 2"],
-        ["refund 2", "delivery 1"],
-        ["refund 2", "delivery 3"],
-        ["refund 2"],
+        *(["delivery 2", "refund 2"], ["refund 2", "delivery 2"], ["refund 1", "delivery 2"]),
+        *(["refund 3", "delivery 2"], ["delivery 2"], ["refund 2", "delivery 1"]),
+        *(["refund 2", "delivery 3"], ["refund 2"]),
     ]
-    assert len({each.name for each in further}) == len(further)
-    assert [each.name for each in dpf.Variations(POOL, most=4)([winner])] == [
-        each.name for each in further[::2]
-    ]
+    names = [each.name for each in further]
+    assert len(set(names)) == len(names)
+    assert [each.name for each in dpf.Variations(POOL, most=4)([winner])] == names[::2]
     with pytest.raises(dpf.InvalidPlan, match="most"):
         dpf.Variations(POOL, most=0)

@@ -16,6 +16,9 @@ SENTENCE = (
 )
 
 
+LEFT_OUT = ("demonstrations", "cells", "findings", "choices")
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,17 +40,10 @@ def test_everything_at_once(command: Run, tmp_path: Path) -> None:
     assert f'<p class="statement">{SENTENCE}.</p>' in page.partition("</header>")[0]
     status, out, _ = command("report", *given, "--private", "--json", "--output", "private.html")
     assert status == 0
-    assert json.loads(out) == {
-        "output": "private.html",
-        "confidential": True,
-        "epsilon": 2.0,
-        "delta": pytest.approx(1e-6 / 3),
-        "relation": "zero-out",
-        "choice": SENTENCE,
-        "demonstrations": 7,
-        "findings": 3,
-        "left_out": {"demonstrations": 0, "cells": 0, "findings": 0, "choices": 0},
-    }
+    cost = {"epsilon": 2.0, "delta": pytest.approx(1e-6 / 3), "relation": "zero-out"}
+    counts = {"demonstrations": 7, "findings": 3, "left_out": dict.fromkeys(LEFT_OUT, 0)}
+    told = {"output": "private.html", "confidential": True, "choice": SENTENCE}
+    assert json.loads(out) == {**told, **cost, **counts}
     assert SECRET in (tmp_path / "private.html").read_text(encoding="utf-8")
     assert "CONFIDENTIAL" in command("report", *given, "--private")[1]
 

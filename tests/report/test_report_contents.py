@@ -131,7 +131,6 @@ def test_a_plan_alone_states_what_it_would_spend(read: Read) -> None:
         ({"event": EVENT | {"steps": 10**400}}, "steps must be at most"),
         ({"event": None, "cost": None}, "its exact amount is None"),
         ({"cost": [300 * 10**9, 10**12]}, "less than its draws cost"),
-        ({"cost": [2**63, 0]}, "more than an account can hold"),
     ],
 )
 def test_a_plan_that_states_less_than_its_draws_cost_is_refused(
@@ -298,20 +297,11 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
         (read_plan, "{", "what dpfewshot plan --json prints"),
         (read_plan, "{}", "the plan has no 'mechanism'"),
         (read_plan, json.dumps(plan_document() | {"steps": 1, "max_tokens": "many"}), "'max_tokens'"),
-        (read_plan, json.dumps(plan_document() | {"max_tokens": True}), "'max_tokens'"),
-        (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
         (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
         (read_plan, json.dumps(plan_document() | {"delta": None}), "one of epsilon and delta alone"),
         (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
         (read_choice, "[]", "what dpfewshot choose --json prints"),
         (read_choice, "{}", "the choice has no 'index'"),
-        (read_choice, json.dumps(choice() | {"relation": "<b>"}), "relation must be one of"),
-        (read_choice, json.dumps(choice() | {"demonstrations": [{}]}), "'demonstrations' of the wrong"),
-        (
-            read_choice,
-            json.dumps(choice() | {"accuracy": {"value": 2, "low": 0, "high": 3}}),
-            "an estimate has",
-        ),
         (read_findings, "{}", "audit --json"),
         (read_findings, '{"findings": [{"kind": "leak"}]}', "audit --json"),
         (read_findings, json.dumps({"findings": [findings()["findings"][0] | {"title": 3}]}), "audit --json"),
