@@ -56,11 +56,6 @@ def prompts(backend):
     return [backend.tokenize(text) for text in (PROMPT, "Where", "The capital of France is")]
 
 
-def of(prompts, number=0):
-    """Whether a body asks for one of the prompts."""
-    return lambda body: body["prompt"] == prompts[number]
-
-
 def test_llama_server_is_recognised_and_conforms(backend, prompts):
     assert isinstance(backend, LogprobBackend)
     assert backend.describe().startswith("llama-server at 127.0.0.1:")
@@ -123,7 +118,7 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
         try:
             if len(under_way) > 1:
                 return 503, {}, {}
-            return time.sleep(0.4) if of(prompts)(body) else real()
+            return time.sleep(0.4) if body["prompt"] == prompts[0] else real()
         finally:
             under_way.pop()
 
@@ -136,16 +131,11 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
 
 
 def test_a_demonstration_is_made_through_a_server(backend):
-    synthesizer = Synthesizer(
-        Task(
-            name="t", instruction="A ticket.", label_field="Category", text_field="Ticket", labels=("Refund",)
-        ),
-        [Record("Where is my money ?", "Refund"), Record("The shoes do not fit .", "Refund")],
-        backend,
-        budget=PrivacyBudget(epsilon=8, delta=1e-3),
-        max_tokens=2,
-        settings=Settings(prompts_per_draw=2, tokens_per_draw=2),
-    )
+    task = Task("t", "A ticket.", label_field="Category", text_field="Ticket", labels=("Refund",))
+    records = [Record("Where is my money ?", "Refund"), Record("The shoes do not fit .", "Refund")]
+    settings = Settings(prompts_per_draw=2, tokens_per_draw=2)
+    budget = PrivacyBudget(epsilon=8, delta=1e-3)
+    synthesizer = Synthesizer(task, records, backend, budget=budget, max_tokens=2, settings=settings)
     demonstration = synthesizer.generate("Refund")
     assert demonstration.certified
     assert 1 <= demonstration.token_count <= 2
@@ -238,10 +228,8 @@ def test_a_float32_model_has_the_probabilities_of_the_same_model_in_process(tmp_
     with LlamaCpp(path, threads=1) as local, llama_server(path) as url:
         prompts = [local.tokenize(text) for text in ("The capital of France is", PROMPT)]
         with OpenAICompatible(url, "smollm2", verify=False) as served:
-            difference = np.exp(served.next_token_logprobs(prompts)) - np.exp(
-                local.next_token_logprobs(prompts)
-            )
-    assert np.abs(difference).max() < 1e-3
+            found, expected = (each.next_token_logprobs(prompts) for each in (served, local))
+    assert np.abs(np.exp(found) - np.exp(expected)).max() < 1e-3
 
 
 TEXTS = ["Name: Zanzibar", "Where", "My parcel is late", "Refund me"]

@@ -62,14 +62,8 @@ def test_the_demo_says_whether_a_text_repeats_a_secret() -> None:
 
 
 def test_control_without_privacy_it_leaks() -> None:
-    synthesizer = dpf.Synthesizer(
-        SUPPORT_TICKETS,
-        TICKETS[:5],
-        Leaker(),
-        budget=dpf.NO_PRIVACY,
-        max_tokens=40,
-        settings=dpf.Settings(prompts_per_draw=1, tokens_per_draw=40),
-    )
+    settings = {"max_tokens": 40, "settings": dpf.Settings(prompts_per_draw=1, tokens_per_draw=40)}
+    synthesizer = dpf.Synthesizer(SUPPORT_TICKETS, TICKETS[:5], Leaker(), budget=dpf.NO_PRIVACY, **settings)
     assert leaked("\n".join(one.text for one in synthesizer.generate_all()))
 
 

@@ -139,18 +139,11 @@ def test_seeded_releases_have_no_guarantee_and_no_account() -> None:
 
 
 def test_with_a_holdout_it_costs_nothing_beside_generation() -> None:
-    account = dpf.Account.in_memory(dpf.PrivacyBudget(1.0, 1e-5))
-    synthesizer = dpf.Synthesizer(
-        TASK,
-        named(),
-        Colours(),
-        budget=dpf.PrivacyBudget(1.0, 1e-5),
-        mechanism=dpf.mechanisms.Gaussian(top_k=4),
-        max_tokens=2,
-        account=account,
-        settings=dpf.Settings(holdout=0.2),
-    )
-    synthesizer.generate_all()
+    budget, mechanism = dpf.PrivacyBudget(1.0, 1e-5), dpf.mechanisms.Gaussian(top_k=4)
+    account = dpf.Account.in_memory(budget)
+    given = {"budget": budget, "mechanism": mechanism, "account": account, "max_tokens": 2}
+    settings = dpf.Settings(holdout=0.2)
+    dpf.Synthesizer(TASK, named(), Colours(), **given, settings=settings).generate_all()
     spent = account.spent
     found = released(account=account, budget=dpf.PrivacyBudget(0.5, 1e-6), holdout=0.2)
     assert found.parallel
