@@ -68,7 +68,7 @@ class Planner:
             relation=self.relation,
             settings=self.settings,
             strata=tuple(made),
-            prompt_tokens=self.public_work if mechanism.draws_once else self.work_of(self.settings),
+            prompt_tokens=self.public_work if mechanism.draws_once else self.work,
             reasons=reasons,
         )
 
@@ -81,22 +81,24 @@ class Planner:
         """A planner with some other settings."""
         return replace(self, settings=replace(self.settings, **settings))
 
-    def work_of(self, settings: PlanSettings) -> int:
+    @property
+    def work(self) -> int:
         """The tokens that the model evaluates for one demonstration, from the caps."""
-        return settings.prompts_per_draw * self.tokens_of_a_prompt(settings)
+        return self.settings.prompts_per_draw * self.tokens_of_a_prompt
 
     @property
     def public_work(self) -> int:
         """The tokens that the model evaluates for one text from a histogram, its prefix left out."""
         return CANDIDATES * (self.longest_opening + MOST_HINT + self.settings.max_tokens)
 
-    def tokens_of_a_prompt(self, settings: PlanSettings) -> int:
+    @property
+    def tokens_of_a_prompt(self) -> int:
         """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
 
         Each draw reads a prompt whole; every further token of the draw is one decode step.
         """
-        draws = settings.draws_per_demonstration
-        return draws * self.longest_suffix + settings.max_tokens - draws
+        draws = self.settings.draws_per_demonstration
+        return draws * self.longest_suffix + self.settings.max_tokens - draws
 
     @cached_property
     def longest_prefix(self) -> int:
