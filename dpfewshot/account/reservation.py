@@ -17,7 +17,7 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.runtime.forking import start_afresh_in_children
 
 
@@ -211,7 +211,15 @@ class Reservation:
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
             progress = _as_json(released, unfinished, self.histogram)
-            self._account.record_release(self.entry, self._lease, digest, progress)
+            try:
+                self._account.record_release(self.entry, self._lease, digest, progress)
+            except RunTakenOver:
+                raise
+            except LedgerError as error:
+                raise LedgerError(
+                    f"{error}. What was released is kept until the ledger has its hash: ask for it again, "
+                    "which draws nothing"
+                ) from None
             self._recorded = progress
         self.released, self.unfinished, self._unrecorded = released, unfinished, None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
@@ -20,15 +20,13 @@ from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
-from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
-
-Recorded = TypeVar("Recorded")
 
 COMMITS: Final = 8
 """The least number of commits that charge a demonstration's draws, if it has as many draws.
@@ -237,7 +235,7 @@ class StratumRun:
         self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
     ) -> Demonstration:
         with stop.holding(self.lock), self._reserved() as reservation:
-            late = self._told(reservation.finish_release)
+            late = reservation.finish_release()
             self._late += [] if late is None else [from_line(late)]
             for one in self._late:
                 if one.label == label:
@@ -299,21 +297,8 @@ class StratumRun:
             finished=loop.ended(released),
         )
         line = made.as_line()
-        self._told(partial(reservation.release, line, line_hash(line)))
+        reservation.release(line, line_hash(line))
         return made
-
-    @staticmethod
-    def _told(record: Callable[[], Recorded]) -> Recorded:
-        """What the recording of a release returns; a failure says that nothing is lost."""
-        try:
-            return record()
-        except RunTakenOver:
-            raise
-        except LedgerError as error:
-            raise LedgerError(
-                f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
-                "draws nothing"
-            ) from None
 
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:
