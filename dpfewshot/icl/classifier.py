@@ -80,7 +80,7 @@ class Classifier(Labeller[Prediction]):
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated or calibration is not None
-        self._tree = self._prompt.label_tree()
+        self.tree = self.prompt.label_tree()
         self.bias: NDArray[np.float64] = np.zeros(len(self.labels))
         if calibration is not None:
             self.bias = self._released(calibration)
@@ -109,7 +109,7 @@ class Classifier(Labeller[Prediction]):
 
     def _released(self, calibration: Calibration) -> NDArray[np.float64]:
         """Return the released bias, if it is this prompt's."""
-        if calibration.labels != self.labels or calibration.prompt != self._prompt.fingerprint():
+        if calibration.labels != self.labels or calibration.prompt != self.prompt.fingerprint():
             raise InvalidPlan(
                 "calibration= was released for another prompt: other demonstrations, another order, other "
                 "labels or wording, or a model with other tokens"
@@ -119,7 +119,7 @@ class Classifier(Labeller[Prediction]):
     def _content_free(self) -> NDArray[np.float64]:
         """Return log p_cf."""
         texts = map(self.format.layout.repeated, CONTENT_FREE)
-        logprobs = self._logprobs([(None, self._prompt.question(text)) for text in texts])
+        logprobs = self._logprobs([(None, self.prompt.question(text)) for text in texts])
         bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
@@ -130,7 +130,7 @@ class Classifier(Labeller[Prediction]):
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
         """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
-        scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
+        scores = self.prompt.label_logprobs(self.tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)

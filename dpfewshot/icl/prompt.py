@@ -243,7 +243,7 @@ class Labeller(ABC, Generic[Answer]):
     """Answers texts, `batch` by batch, after one few-shot prompt. Immutable, so threads may share it."""
 
     def __init__(self, prompt: FewShotPrompt, batch: int) -> None:
-        self._prompt, self._batch = prompt, batch
+        self.prompt, self._batch = prompt, batch
         self.format = prompt.format
 
     @overload
@@ -275,7 +275,7 @@ class Labeller(ABC, Generic[Answer]):
         """
         if batch_size < 1:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
-        items = self._prompt.questions(texts)
+        items = self.prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
             yield from self._answers(batch)
 

@@ -26,8 +26,7 @@ from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.exact import RandomSource, rounded_up
-from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.prompt import FewShotPrompt
+from dpfewshot.icl import Calibration, Classifier
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.planning.planner import least_noise
 from dpfewshot.planning.population import Population
@@ -95,9 +94,8 @@ def release_calibration(
         LedgerError: as in `Synthesizer`.
     """
     check_whole("scored_units", scored_units)
-    shown = tuple(demonstrations)
-    words = prompt_format or task
-    scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
+    classifier = Classifier(prompt_format or task, backend, demonstrations, calibrated=False)
+    scorer = LabelScorer(classifier, record_token_cap)
     checked = as_records(records, unit=unit)
     payment = open_payment(
         task,
@@ -109,7 +107,7 @@ def release_calibration(
     )
     weights = Weights.of(payment.counts)
     mean = NoisyMean.of_budget(
-        budget, drawable(min(Fraction(1), scored_units / payment.population)), len(scorer.labels)
+        budget, drawable(min(Fraction(1), scored_units / payment.population)), len(classifier.labels)
     )
     with payment.reserved(
         mean.cost,
@@ -131,10 +129,10 @@ def release_calibration(
         units = payment.population * weights.mean
         bias = mean.release(rows, units, permit, random_source, weights.each(drawn))
     return Calibration(
-        labels=scorer.labels,
+        labels=classifier.labels,
         bias=tuple(bias.tolist()),
         noise=mean.scale * mean.nats(units) * math.sqrt(1 - 1 / mean.labels),  # of a centred vector
-        prompt=FewShotPrompt(words, backend, shown).fingerprint(),
+        prompt=classifier.prompt.fingerprint(),
         spent=mean.cost.amount.as_spend() if random_source is None else None,
         relation=payment.relation,
         unit=payment.unit,

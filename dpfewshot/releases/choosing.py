@@ -25,12 +25,14 @@ from dpfewshot.account.history import Details
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
+from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, baseline_of, checked_candidates
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
+    EXTRACTED_TOKENS,
     RECORD_TOKEN_CAP,
     ExtractionScorer,
     LabelScorer,
@@ -312,15 +314,12 @@ def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_c
     """Return the scorer of a task's labels, or of extraction where labels are free. Reads no record."""
     words = prompt.format or task
     if task.labels is None:
-        return ExtractionScorer(words, model, prompt.demonstrations, record_token_cap=record_token_cap)
-    return LabelScorer(
-        words,
-        model,
-        prompt.demonstrations,
-        calibrated=prompt.calibrated,
-        calibration=prompt.calibration,
-        record_token_cap=record_token_cap,
-    )
+        return ExtractionScorer(
+            Extractor(words, model, prompt.demonstrations, EXTRACTED_TOKENS), record_token_cap
+        )
+    shown, calibrated = prompt.demonstrations, prompt.calibrated
+    classifier = Classifier(words, model, shown, calibrated, calibration=prompt.calibration)
+    return LabelScorer(classifier, record_token_cap)
 
 
 def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:

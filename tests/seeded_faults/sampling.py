@@ -139,8 +139,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "            lambda: same_label(text_of(backend, written, self._ends), record.label),\n",
-        "            lambda text=same_label(text_of(backend, written, self._ends), record.label): text,\n",
+        "            lambda: same_label(self._extractor.text(written), record.label),\n",
+        "            lambda text=same_label(self._extractor.text(written), record.label): text,\n",
         "a label that cannot be compared is no answer",
         "tests/integration/test_unreadable_records.py",
     ),
