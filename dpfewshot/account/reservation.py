@@ -32,7 +32,6 @@ class Terms:
         tokens_per_draw: R ≥ 1, how many tokens share one draw.
         noise_multiplier: the σ that the cost was computed for.
         details: public facts for the account's history.
-        draws_at_once: how many draws to charge in one commit, at least 1.
         key: of the run, for whoever continues it; None for a release that nobody continues.
     """
 
@@ -42,7 +41,6 @@ class Terms:
     tokens_per_draw: int
     noise_multiplier: float
     details: Details
-    draws_at_once: int = 1
     key: RunKey | None = None
 
 
@@ -53,9 +51,8 @@ class Reservation:
     left serve further demonstrations of the same plan (docs/proofs/composition.md). Nothing comes back to the
     account after the first draw.
 
-    Draws may be charged ahead, several in one commit, which also records the tokens released before. Those
-    that are not made by `close` or `hand_over` are given back to the entry; those of a process that dies
-    count as made, and their tokens are lost (docs/proofs/resuming.md).
+    The commit that charges a draw also records the tokens released before. The draw of a process that dies
+    counts as made, and its tokens are lost (docs/proofs/resuming.md).
 
     Args:
         draws: those that are left; a resumed run has the progress of the one before.
@@ -86,7 +83,6 @@ class Reservation:
         self.entry, self.identifier = reserved
         self._lease = draws.lease
         self._left = draws.left
-        self._ahead = 0  # charged, and not made
         self._recorded = draws.progress  # as the account has it
         self._unrecorded: tuple[Mapping[str, object], str] | None = None  # or recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
@@ -154,10 +150,11 @@ class Reservation:
             if self._closed or not self._left:
                 raise BudgetExceeded(USED_UP)
             self.asked = True
-            if not self._ahead:
-                self._ahead = self._charged(min(self._terms.draws_at_once, self._left))
+            if self._account is not None:
+                progress = self._progress()
+                self._account.draw(self.entry, self._lease, progress)
+                self._recorded = progress
             self._drawn = True
-            self._ahead -= 1
             self._left -= 1
             return Permit(self._terms.tokens_per_draw, self._terms.noise_multiplier)
 
@@ -172,7 +169,7 @@ class Reservation:
         with self._lock:
             self._check_own()
             self.histogram = histogram
-            self._give_back()
+            self._keep_progress()
 
     def release(self, line: Mapping[str, object], digest: str) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
@@ -219,7 +216,7 @@ class Reservation:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
         with self._lock:
             if self._drawn and not self._closed:
-                self._give_back()
+                self._keep_progress()
             self._closed = True
 
     def close(self) -> None:
@@ -234,7 +231,7 @@ class Reservation:
                 if not self._drawn:
                     self._account.cancel(self.entry)  # keeps an entry that it may have charged
                 else:
-                    self._give_back()
+                    self._keep_progress()
                 if self.asked:
                     # an entry counts the same charged or settled: a failure must not lose what was released
                     with suppress(LedgerError):
@@ -245,26 +242,17 @@ class Reservation:
         if self._inherited:
             raise BudgetExceeded("this plan was reserved by the parent process, which draws from it")
 
-    def _charged(self, count: int) -> int:
-        if self._account is None:
-            return count
-        progress = self._progress()
-        charged = self._account.draw(self.entry, self._lease, count, progress)
-        self._recorded = progress
-        return charged
-
-    def _give_back(self) -> None:
-        """Give back what was charged and not made, and record what is kept. What fails counts as made."""
+    def _keep_progress(self) -> None:
+        """Record what is released, which no draw will record any more; what fails is kept here alone."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
                 self._record(*self._unrecorded)
         if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
             return
-        count, self._ahead = self._ahead, 0  # first: after a lost answer nothing may come back twice
         progress = self._progress()
-        if self._account is not None and (count or progress != self._recorded):
+        if self._account is not None and progress != self._recorded:
             with suppress(LedgerError):
-                self._account.give_back(self.entry, self._lease, count, progress)
+                self._account.record_progress(self.entry, self._lease, progress)
                 self._recorded = progress
 
     def _progress(self) -> str:

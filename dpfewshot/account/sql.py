@@ -208,10 +208,10 @@ class SqlTransaction:
             self.lock()  # says so
         return _entry({column.name: found[column] for column in entries.c})
 
-    def events(self, entry: int, *acts: str) -> list[Row]:
-        """The events of an entry in their order, unchanged: those of `acts`, or all without any."""
+    def events(self, entry: int) -> list[Row]:
+        """The events of an entry in their order, unchanged."""
         query = _of(history, self._settings.number).where(history.c.entry == entry).order_by(history.c.number)
-        rows = _rows(self._connection, query.where(history.c.act.in_(acts)) if acts else query)
+        rows = _rows(self._connection, query)
         if any(hash_if_readable(row) != row["hash"] for row in rows):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
         return rows

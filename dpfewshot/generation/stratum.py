@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
@@ -29,12 +29,6 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
 
 Recorded = TypeVar("Recorded")
-
-COMMITS: Final = 8
-"""The least number of commits that charge a demonstration's draws, if it has as many draws.
-
-A killed process loses the draws of one commit.
-"""
 
 
 @dataclass(eq=False)
@@ -82,7 +76,6 @@ class StratumRun:
     @property
     def terms(self) -> Terms:
         """What is reserved for it."""
-        settings = self.set_up.plan.settings
         return Terms(
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
@@ -90,7 +83,6 @@ class StratumRun:
             tokens_per_draw=self.set_up.tokens_per_draw(self.plan),
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
-            draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
             key=self.key,
         )
 
