@@ -76,12 +76,10 @@ class SqlLedger:
             settings = _found(connection, dataset)
         return None if settings is None else SqlStore(self.database, settings)
 
-    def find_or_add(
-        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool, rule: Rule
-    ) -> SqlStore:
+    def find_or_add(self, limit: Amount, wanted: AccountSettings) -> SqlStore:
         """The account of a data set: a new one, or the one that another process created first."""
-        words: Row = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
-        order = {} if rule.order is None else {"renyi_order": rule.order}
+        words: Row = {name: getattr(wanted, name) for name in ("dataset", "relation", "unit", "parallel")}
+        order = {} if wanted.rule.order is None else {"renyi_order": wanted.rule.order}
         dialect = sqlite if self.database.is_sqlite else postgresql
         nothing = {"sums": "[]", "events": 0, "chain_tip": NOTHING_BEFORE, "seal": UNSEALED}
         statement = (
@@ -95,9 +93,9 @@ class SqlLedger:
             self._is_there = True
         with self.database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
-            settings = _found(connection, dataset)
+            settings = _found(connection, words["dataset"])
             if settings is None:
-                raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
+                raise LedgerError(f"{self.name} did not keep the account of {wanted.dataset!r}")
             if number is not None:
                 transaction = SqlTransaction(connection, settings)
                 transaction.lock()

@@ -49,6 +49,7 @@ from dpfewshot.releases.selection import (
     best_of,
     cells_of,
     estimate,
+    label_weights,
     noisy_counts,
     scale_of,
     scores_of,
@@ -159,7 +160,9 @@ def choose(
 
     tried = [prompt_of(one) for one in first]
     plain = next((one for one in tried if one.candidate == baseline), None) or prompt_of(baseline)
-    weights = _weights(payment.counts) if balanced else {}
+    if balanced and not payment.counts:
+        raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
+    weights = label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
     details: Details = {
         "mechanism": "choice",
         "candidates": len(first),
@@ -320,13 +323,6 @@ def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_c
     shown, calibrated = prompt.demonstrations, prompt.calibrated
     classifier = Classifier(words, model, shown, calibrated, calibration=prompt.calibration)
     return LabelScorer(classifier, record_token_cap)
-
-
-def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
-    """Each label's weight min n / n_y, from the public numbers of units."""
-    if not counts:
-        raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
-    return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -236,7 +236,7 @@ SAMPLING_AND_NOISE = (
         "tests/releases/test_calibration.py",
     ),
     Fault(
-        "dpfewshot/releases/calibration.py",
+        "dpfewshot/releases/selection.py",
         "Fraction(min(usual, count), count) for label",
         "Fraction(usual, count) for label",
         "a record weighs at most 1",
