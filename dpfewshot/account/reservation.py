@@ -17,6 +17,7 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
+from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.runtime.forking import start_afresh_in_children
 
@@ -84,7 +85,7 @@ class Reservation:
         self._lease = draws.lease
         self._left = draws.left
         self._recorded = draws.progress  # as the account has it
-        self._unrecorded: tuple[Mapping[str, object], str] | None = None  # or recorded, its answer lost
+        self._unrecorded: Mapping[str, object] | None = None  # or recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
@@ -171,14 +172,13 @@ class Reservation:
             self.histogram = histogram
             self._keep_progress()
 
-    def release(self, line: Mapping[str, object], digest: str) -> None:
+    def release(self, line: Mapping[str, object]) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
 
         It may follow `close`: what was drawn is paid for.
 
         Args:
             line: `Demonstration.as_line`.
-            digest: `line_hash` of it.
 
         Raises:
             BudgetExceeded: this is a forked child's copy.
@@ -187,8 +187,8 @@ class Reservation:
         """
         with self._lock:
             self._check_own()
-            self._unrecorded = line, digest
-            self._record(*self._unrecorded)
+            self._unrecorded = line
+            self._record(line)
 
     def finish_release(self) -> Mapping[str, object] | None:
         """Record what `release` failed to record, and return its line; None if there is nothing.
@@ -199,16 +199,16 @@ class Reservation:
             if self._unrecorded is None:
                 return None
             self._check_own()
-            self._record(*self._unrecorded)
+            self._record(self._unrecorded)
             return self.released[-1]
 
-    def _record(self, line: Mapping[str, object], digest: str) -> None:
+    def _record(self, line: Mapping[str, object]) -> None:
         """Record a release; with the same progress as before, the account records it once."""
         released = [*self.released, line]
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
             progress = _as_json(released, unfinished, self.histogram)
-            self._account.record_release(self.entry, self._lease, digest, progress)
+            self._account.record_release(self.entry, self._lease, line_hash(line), progress)
             self._recorded = progress
         self.released, self.unfinished, self._unrecorded = released, unfinished, None
 
@@ -246,7 +246,7 @@ class Reservation:
         """Record what is released, which no draw will record any more; what fails is kept here alone."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
-                self._record(*self._unrecorded)
+                self._record(self._unrecorded)
         if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
             return
         progress = self._progress()

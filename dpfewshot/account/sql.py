@@ -193,18 +193,11 @@ class SqlTransaction:
         return Standing(self._settings.rule, amount_of(self._row), totals, self._row["partition"])
 
     def entry(self, number: int) -> Entry | None:
-        """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
-        of_account = accounts.c.id == entries.c.account_id
-        having = accounts.c.id == self._settings.number, entries.c.id == number
-        query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
-        found = self._connection.execute(query.with_for_update()).mappings().one_or_none()
-        if found is None:
-            self.lock()
-            return None
-        self._row = {column.name: found[column] for column in accounts.c}
-        if _settings(self._row) != self._settings:
-            self.lock()  # says so
-        return _entry({column.name: found[column] for column in entries.c})
+        """Lock the account and return one of its entries; None if it has no such entry."""
+        self.lock()
+        having = entries.c.account_id == self._settings.number, entries.c.id == number
+        found = _rows(self._connection, select(entries).where(*having))
+        return _entry(found[0]) if found else None
 
     def events(self, entry: int) -> list[Row]:
         """The events of an entry in their order, unchanged."""

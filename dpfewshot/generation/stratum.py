@@ -18,7 +18,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.certificates import Certificate, line_hash, plan_hash
+from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.generation.set_up import SetUp
@@ -290,8 +290,7 @@ class StratumRun:
             certificate=certificate,
             finished=loop.ended(released),
         )
-        line = made.as_line()
-        self._told(partial(reservation.release, line, line_hash(line)))
+        self._told(partial(reservation.release, made.as_line()))
         return made
 
     @staticmethod

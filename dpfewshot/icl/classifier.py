@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
+from dpfewshot.icl.prompt import BATCH, FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -20,8 +20,6 @@ from dpfewshot.values import Demonstration
 
 CONTENT_FREE: Final = ("N/A", "[MASK]", "")
 """Content-free texts: the model's answers to them are its bias (Zhao et al., section 5)."""
-
-_BATCH: Final = 32  # enough to keep a server busy, few enough to hold in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class Classifier(Labeller[Prediction]):
         *,
         calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(FewShotPrompt(task, backend, demonstrations), _BATCH)
+        super().__init__(FewShotPrompt(task, backend, demonstrations))
         if self.format.labels is None:
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
@@ -97,7 +95,7 @@ class Classifier(Labeller[Prediction]):
         Rows sum to 1. A single text gives one row.
         """
         given = [texts] if isinstance(texts, (str, Mapping)) else texts
-        rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
+        rows = [one.probabilities for one in self.stream(given, batch_size=BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
     def _answers(self, batch: Sequence[Question]) -> Iterator[Prediction]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
-
-_BATCH: Final = 30  # two groups of parallel streams
 
 
 class Extractor(Labeller[str]):
@@ -39,7 +36,7 @@ class Extractor(Labeller[str]):
     ) -> None:
         if max_tokens < 1:
             raise InvalidPlan(f"max_tokens must be at least 1, not {max_tokens}")
-        super().__init__(FewShotPrompt(task, backend, demonstrations), _BATCH)
+        super().__init__(FewShotPrompt(task, backend, demonstrations))
         self.max_tokens = max_tokens
         self._ends = ending_tokens(backend)
 

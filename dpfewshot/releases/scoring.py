@@ -23,7 +23,7 @@ from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
 from dpfewshot.icl.classifier import Classifier
 from dpfewshot.icl.extractor import Extractor, same_label
-from dpfewshot.icl.prompt import FewShotPrompt
+from dpfewshot.icl.prompt import BATCH, FewShotPrompt
 from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.runtime import progress_bar
 from dpfewshot.values import Record, check_whole
@@ -34,7 +34,6 @@ RECORD_TOKEN_CAP: Final = 100
 EXTRACTED_TOKENS: Final = 12
 """The most tokens of an extracted label."""
 
-_BATCH: Final = 30  # two groups of parallel streams
 _PUBLIC_TEXT: Final = "a public text"
 
 Progress = Callable[[int, int], object]
@@ -101,8 +100,8 @@ class Scorer(ABC):
 
     def _batches(self, records: Sequence[Record | None]) -> Iterator[tuple[list[int], list[list[int]]]]:
         """Yield the positions of some records that can be tokenised, and their questions."""
-        for start in range(0, len(records), _BATCH):
-            batch = records[start : start + _BATCH]
+        for start in range(0, len(records), BATCH):
+            batch = records[start : start + BATCH]
             questions = [None if record is None else self._question(record.text) for record in batch]
             usable = {start + place: each for place, each in enumerate(questions) if each is not None}
             yield [*usable], [*usable.values()]

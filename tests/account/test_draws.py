@@ -18,7 +18,6 @@ from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import DrawCounts, RunKey
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import make_account, outcome, spend
@@ -34,7 +33,6 @@ COST = PrivacySpend(0.5, 1e-6)
 DRAWS = 8
 KEY = RunKey("plan", "run", 0)
 LINE = {"label": "refund"}
-DIGEST = line_hash(LINE)
 TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, key=KEY)
 
 
@@ -189,7 +187,7 @@ def test_a_child_leaves_a_reservation_to_its_parent(account: Account, drew: bool
     child = os.fork()
     if child == 0:
         refusals = 0
-        for call in (run.draw, lambda: run.release(LINE, DIGEST)):
+        for call in (run.draw, lambda: run.release(LINE)):
             try:
                 call()
             except BudgetExceeded as refusal:
@@ -216,7 +214,7 @@ def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
     with pytest.raises(LedgerError, match="draws no more"):
         run.draw()
     with pytest.raises(LedgerError, match="draws no more"):
-        run.release(LINE, DIGEST)
+        run.release(LINE)
     run.close()  # changes nothing: the entry is another run's
     later.draw()
     assert account.verify().ok
@@ -235,7 +233,7 @@ def test_whose_lease_was_replaced_records_nothing(account: Account) -> None:
 def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    run.release(LINE, DIGEST)
+    run.release(LINE)
     run.close()
     later = resume(account, TERMS, run.entry)
     assert (later.draws_left, later.released) == (0, [LINE])
@@ -297,9 +295,9 @@ def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> No
     run.draw()
     run.unfinished["refund"] = [1]
     with pytest.raises(LedgerError, match="lost"):
-        run.release(LINE, DIGEST)
+        run.release(LINE)
     assert run.unfinished == {"refund": [1]}
-    run.release(LINE, DIGEST)
+    run.release(LINE)
     assert run.unfinished == {}
     assert [row["act"] for row in account.history()].count("release") == 1
 
