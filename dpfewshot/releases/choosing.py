@@ -29,7 +29,7 @@ from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, baseline_of, checked_candidates
+from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, checked_candidates
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
     EXTRACTED_TOKENS,
@@ -153,13 +153,15 @@ def choose(
     )
     sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
     rate = amplified(Fraction(cost.as_target().epsilon), sampling_rate)
-    baseline = baseline_of(first)
 
     def prompt_of(candidate: Candidate) -> _Prompt:
         return _Prompt(candidate, [_scorer(task, model, candidate, record_token_cap) for model in models])
 
     tried = [prompt_of(one) for one in first]
-    plain = next((one for one in tried if one.candidate == baseline), None) or prompt_of(baseline)
+    unreleased = (
+        one for one in tried if not (len(one.candidate.demonstrations) or one.candidate.calibration)
+    )
+    plain = next(unreleased, None) or prompt_of(Candidate())  # the baseline
     if balanced and not payment.counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     weights = label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
