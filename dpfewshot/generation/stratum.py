@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.certificates import Certificate, line_hash, plan_hash
+from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.generation.set_up import SetUp
@@ -27,12 +26,6 @@ from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
-
-COMMITS: Final = 8
-"""The least number of commits that charge a demonstration's draws, if it has as many draws.
-
-A killed process loses the draws of one commit.
-"""
 
 
 @dataclass(eq=False)
@@ -80,7 +73,6 @@ class StratumRun:
     @property
     def terms(self) -> Terms:
         """What is reserved for it."""
-        settings = self.set_up.plan.settings
         return Terms(
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
@@ -88,7 +80,6 @@ class StratumRun:
             tokens_per_draw=self.set_up.tokens_per_draw(self.plan),
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
-            draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
             key=self.key,
         )
 
@@ -296,8 +287,7 @@ class StratumRun:
             certificate=certificate,
             finished=loop.ended(released),
         )
-        line = made.as_line()
-        reservation.release(line, line_hash(line))
+        reservation.release(made.as_line())
         return made
 
     @contextmanager

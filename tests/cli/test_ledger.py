@@ -183,7 +183,7 @@ def test_export_is_one_object_with_whole_units(command: Command) -> None:
             "epsilon_in_1e-12": 250_000_000_000,
             "delta_in_1e-18": 10**12,
             "state": "charged",
-            **columns(DRAWS.after(1, "")),
+            **columns(DRAWS.after("")),
             "renyi_in_1e-12": None,
         }
     ]

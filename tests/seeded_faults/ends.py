@@ -301,7 +301,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "        reservation.release(line, line_hash(line))\n",
+        "        reservation.release(made.as_line())\n",
         "        reservation.unfinished.pop(label)\n",
         "no text is handed out before the ledger has its hash",
         "tests/integration/test_released_texts.py",
