@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 )
 @click.option("--demonstrations", help="A .jsonl file from generate --output.")
 @click.option("--choice", help="A file with the output of choose --json.")
-@click.option("--plan", help="A file with the output of plan --json or generate --json.")
 @click.option("--evaluation", help="A .jsonl file from evaluate --output.")
 @click.option("--audit", "audits", multiple=True, help="A file with the output of audit --json. Repeatable.")
 @click.option(
@@ -45,7 +44,6 @@ def report(
     project: Project,
     demonstrations: str | None,
     choice: str | None,
-    plan: str | None,
     evaluation: str | None,
     audits: tuple[str, ...],
     confidential: bool,
@@ -65,10 +63,9 @@ def report(
     if account.account is None and account.ledger == os.environ.get(LEDGER_VARIABLE):
         account = AccountName()  # a report need not be of an account
     account.check()
-    if not (account.ledger or demonstrations or choice or plan or evaluation or audits):
+    if not (account.ledger or demonstrations or choice or evaluation or audits):
         raise click.UsageError(
-            "there is nothing to report: give --demonstrations, --choice, --ledger, --plan, --evaluation "
-            "or --audit"
+            "there is nothing to report: give --demonstrations, --choice, --ledger, --evaluation or --audit"
         )
     opened = account.opened()
     snapshot = None if opened is None else opened.snapshot()
@@ -76,7 +73,6 @@ def report(
         demonstrations=None if demonstrations is None else Demonstrations.from_jsonl(demonstrations),
         snapshot=snapshot,
         choice=None if choice is None else reports.read_choice(choice),
-        plan=None if plan is None else reports.read_plan(plan),
         cells=() if evaluation is None else read_cells(evaluation),
         findings=[finding for path in audits for finding in reports.read_findings(path)],
     )

@@ -9,7 +9,6 @@ from dpfewshot.report.contents import (
     Sources,
     read_choice,
     read_findings,
-    read_plan,
     select,
 )
 from dpfewshot.report.page import page
@@ -20,6 +19,5 @@ __all__ = [
     "page",
     "read_choice",
     "read_findings",
-    "read_plan",
     "select",
 ]

@@ -30,7 +30,7 @@ from dpfewshot.report.charts import (
 )
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text
-from dpfewshot.values import by_label, delta_text, duration_text, epsilon_text, percent_text, unit_noun
+from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,7 +89,6 @@ def _environment() -> Environment:
         "mark": epsilon_mark,
         "count": _count,
         "short": _short,
-        "duration": duration_text,
         "details": _details,
         "scope": scope_text,
         "interval": interval_text,
@@ -130,7 +129,6 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
         ("demonstrations", "Demonstrations", len(contents.demonstrations) > 0),
         ("accuracy", "Accuracy against ε", len(contents.panels) > 0),
         ("audits", "Audits", len(contents.findings) > 0),
-        ("plan", "The plan and its cost", contents.plan is not None),
         ("about", "About this report", True),
     )
     return [(name, heading) for name, heading, is_there in there if is_there]

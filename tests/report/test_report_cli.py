@@ -86,7 +86,7 @@ def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
         (["--ledger", "sqlite:///budget.db"], "--account"),
         (["--demonstrations", "missing.jsonl"], "missing.jsonl"),
         (["--ledger", "sqlite:///budget.db", "--dataset", "tickets"], "ledger create"),
-        (["--plan", "missing.json"], "missing.json"),
+        (["--choice", "missing.json"], "missing.json"),
     ],
 )
 def test_what_it_cannot_do(command: Command, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -97,9 +97,9 @@ def test_what_it_cannot_do(command: Command, tmp_path: Path, arguments: list[str
 
 
 def test_an_output_that_cannot_be_written_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
-    plan = str(files(tmp_path)["plan"])
-    status, _, err = command("--plan", plan, "--output", "nowhere/report.html")
+    choice = str(files(tmp_path)["choice"])
+    status, _, err = command("--choice", choice, "--output", "nowhere/report.html")
     assert (status, "cannot write nowhere/report.html" in err) == (2, True)
     (tmp_path / "folder").mkdir()
-    assert command("--plan", plan, "--output", "folder")[0] == 2
+    assert command("--choice", choice, "--output", "folder")[0] == 2
     assert not list(tmp_path.glob(".*"))

@@ -23,22 +23,19 @@ from dpfewshot.report import (
     page,
     read_choice,
     read_findings,
-    read_plan,
     select,
 )
 from dpfewshot.report.charts import budget_chart, panels, thinned
 from dpfewshot.report.spending import spending_of
-from dpfewshot.values import Demonstration, PrivacySpend
+from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 from tests.support.report_samples import (
-    EVENT,
     account,
     cells,
     choice,
     demonstrations,
     findings,
-    plan_document,
     sources,
 )
 
@@ -88,66 +85,17 @@ def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose(
     assert promised(given, confidential=True) == promised(given)  # one without a guarantee takes no other's
 
 
-def test_a_document_of_one_run_has_the_bound_of_its_plan(tmp_path: Path) -> None:
+def test_lines_of_one_run_have_the_bound_of_their_plan() -> None:
     whose = Certificate("ab" * 32, None, "0.1.0", run="23" * 16)
     of_run = [dataclasses.replace(one, certificate=whose) for one in demonstrations() if one.certified]
-    path = tmp_path / "run.json"
-
-    def read(*items: Demonstration) -> Sources:
-        lines = [one.as_line() for one in items]
-        path.write_text(json.dumps({"plan": plan_document(), "demonstrations": lines}), encoding="utf-8")
-        return Sources(plan=read_plan(path))
-
     bare = demonstrations()[-1]
-    given = read(*of_run, bare)
+    given = Sources(demonstrations=Demonstrations([*of_run, bare]))
     assert promised(given) == (1.0, pytest.approx(1e-6 / 6), "zero-out")
     contents = select(given, confidential=False)
     assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
     other = dataclasses.replace(of_run[0], certificate=dataclasses.replace(whose, run="45" * 16))
-    assert promised(read(*of_run, other))[0] == 2.0  # whatever the plan says
-    assert promised(read(bare)) is None  # of a model that is not batch-invariant
-
-
-def test_a_plan_alone_states_what_it_would_spend(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan_document()), encoding="utf-8")
-    promise = select(Sources(plan=read_plan(path)), confidential=False).promise
-    assert (promise.epsilon, "planning spends nothing" in promise.covers) == (1.25, True)
-    path.write_text(json.dumps(plan_document() | {"epsilon": None, "delta": None}), encoding="utf-8")
-    assert promised(Sources(plan=read_plan(path))) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"event": None}, "those that a mechanism of dpfewshot plans"),
-        ({"event": EVENT | {"steps": 7}}, "less than its draws cost"),
-        ({"event": EVENT | {"noise_multiplier": 7.0}}, "less than its draws cost"),
-        ({"sampling_rate": [1, 20]}, "less than its draws cost"),
-        ({"event": EVENT | {"steps": 10**400}}, "steps must be at most"),
-        ({"event": None, "cost": None}, "its exact amount is None"),
-        ({"cost": [300 * 10**9, 10**12]}, "less than its draws cost"),
-        ({"cost": [2**63, 0]}, "more than an account can hold"),
-    ],
-)
-def test_a_plan_that_states_less_than_its_draws_cost_is_refused(
-    tmp_path: Path, change: dict[str, object], says: str
-) -> None:
-    document, path = plan_document(), tmp_path / "plan.json"
-    document["parts"][1]["exact"] |= change
-    path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(InvalidReport, match=says):
-        read_plan(path)
-
-
-@pytest.mark.parametrize("sigma", [0, 1e-320])
-def test_a_noise_multiplier_that_no_plan_has_is_refused(tmp_path: Path, sigma: float) -> None:
-    document, path = plan_document() | {"mechanism": "invisible-ink"}, tmp_path / "plan.json"
-    for part in document["parts"]:
-        part["noise_multiplier"] = sigma
-    path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(InvalidReport, match="less than its draws cost"):
-        read_plan(path)
+    assert promised(Sources(demonstrations=Demonstrations([*of_run, other])))[0] == 2.0
+    assert promised(Sources(demonstrations=Demonstrations([bare]))) is None
 
 
 def test_a_choice_adds_to_its_demonstrations_unless_an_account_counts_both(given: Sources) -> None:
@@ -320,15 +268,6 @@ def test_panels_have_the_settings_of_a_task_and_the_baselines() -> None:
 @pytest.mark.parametrize(
     ("reader", "text", "says"),
     [
-        (read_plan, "[]", "what dpfewshot plan --json prints"),
-        (read_plan, "{", "what dpfewshot plan --json prints"),
-        (read_plan, "{}", "the plan has no 'mechanism'"),
-        (read_plan, json.dumps(plan_document() | {"steps": 1, "max_tokens": "many"}), "'max_tokens'"),
-        (read_plan, json.dumps(plan_document() | {"max_tokens": True}), "'max_tokens'"),
-        (read_plan, json.dumps(plan_document() | {"parts": [3]}), "a stratum of the plan is not an object"),
-        (read_plan, json.dumps(plan_document() | {"epsilon": float("nan")}), "'epsilon'"),
-        (read_plan, json.dumps(plan_document() | {"delta": None}), "one of epsilon and delta alone"),
-        (read_plan, json.dumps({"plan": plan_document(), "demonstrations": [{}]}), "demonstrations"),
         (read_choice, "[]", "what dpfewshot choose --json prints"),
         (read_choice, "{}", "the choice has no 'index'"),
         (read_choice, json.dumps(choice() | {"relation": "<b>"}), "relation must be one of"),

@@ -90,7 +90,6 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
     return Sources(
         demonstrations=Demonstrations(ones),
         snapshot=account(folder, suffix=POISON.replace(":", "")).snapshot(),
-        plan=dataclasses.replace(clean.plan, plan=poisoned(clean.plan.plan)),
         cells=[
             dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
             for cell in clean.cells

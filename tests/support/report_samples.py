@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,7 +19,6 @@ from dpfewshot.report import (
     Sources,
     read_choice,
     read_findings,
-    read_plan,
 )
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
@@ -61,53 +59,6 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
     )
     account.change_budget(PrivacyBudget(8.0, 1e-5))
     return account
-
-
-EVENT = {
-    "event": "PoissonGaussian",
-    "sampling_rate": math.nextafter(1 / 15, 1),
-    "noise_multiplier": math.nextafter(math.nextafter(6 / math.sqrt(10), 0), 0),
-    "steps": 8,
-}
-"""What the plan's draws are, of ten tokens each, and cost less than it reserves."""
-
-
-def plan_document() -> dict[str, object]:
-    """As `dpfewshot plan --json` prints it."""
-    parts = [
-        {
-            "scope": label,
-            "labels": [label],
-            "population": 300,
-            "prompts": None,
-            "sampling_rate": 20 / 300,
-            "noise_multiplier": 6.0,
-            "steps": 8,
-            "epsilon": 1.25,
-            "delta": 1e-6,
-            "noise_on_mean": 0.075,
-            "exact": {"sampling_rate": [1, 15], "cost": [1_250 * 10**9, 10**12], "event": EVENT},
-        }
-        for label in LABELS
-    ]
-    settings = {"prompts_per_draw": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
-    return settings | {
-        "record_token_cap": 100,
-        "disjoint_parts": 1,
-        "accounting": "certified",
-        "holdout": 0.0,
-        "reasons": [],
-        "mechanism": "gaussian",
-        "relation": "zero-out",
-        "epsilon": 1.25,
-        "delta": 1e-6,
-        "tokens_per_draw": 10,
-        "sampling": "poisson",
-        "prompt_tokens": 12_345,
-        "estimated_seconds": 95.0,
-        "warnings": ["delta=0.01 is not below 1/300"],
-        "parts": parts,
-    }
 
 
 def cells() -> list[Cell]:
@@ -203,11 +154,10 @@ def findings() -> dict[str, object]:
 
 def files(folder: Path) -> dict[str, Path]:
     """All of it as files, by the option that takes each."""
-    names = ("demonstrations", "choice", "plan", "evaluation", "audit")
+    names = ("demonstrations", "choice", "evaluation", "audit")
     paths = {name: folder / f"{name}.json" for name in names}
     demonstrations().to_jsonl(paths["demonstrations"])
     paths["choice"].write_text(json.dumps(choice()), encoding="utf-8")
-    paths["plan"].write_text(json.dumps(plan_document()), encoding="utf-8")
     lines = "".join(json.dumps(cell.as_dict()) + "\n" for cell in cells())
     paths["evaluation"].write_text(lines, encoding="utf-8")
     paths["audit"].write_text(json.dumps(findings()), encoding="utf-8")
@@ -221,7 +171,6 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
         snapshot=account(folder, plans).snapshot(),
         choice=read_choice(paths["choice"]),
-        plan=read_plan(paths["plan"]),
         cells=read_cells(paths["evaluation"]),
         findings=read_findings(paths["audit"]),
     )
