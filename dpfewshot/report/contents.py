@@ -12,9 +12,8 @@ from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan, InvalidReport
-from dpfewshot.evaluation import Cell
+from dpfewshot.evaluation import Cell, Summary, summarise
 from dpfewshot.releases.choice import Choice
-from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.runtime.files import read_text
@@ -92,7 +91,7 @@ class Contents:
 
     spending: Spending | None
     demonstrations: Demonstrations
-    panels: Sequence[Panel]
+    summaries: Sequence[Summary]
     confidential_cells: int
     findings: Sequence[AuditFinding]
     choice: Choice | None
@@ -141,7 +140,7 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
         promise=_promise(spending, shown, choice),
         spending=spending,
         demonstrations=shown,
-        panels=panels(cells),
+        summaries=summarise(cells),
         confidential_cells=len(cells) - len(public),
         findings=findings,
         choice=choice,

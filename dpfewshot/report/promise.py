@@ -75,11 +75,6 @@ class Promise:
         return (self.odds_factor + self.delta) / (self.odds_factor + 1)
 
     @property
-    def corner(self) -> tuple[float, float]:
-        """(f, t) of the best guesser: the intersection of the two bounds."""
-        return (1 - self.delta) / (1 + self.odds_factor), self.best_guess
-
-    @property
     def one_in(self) -> int:
         """The largest whole number n with δ ≤ 1/n, for δ > 0."""
         return math.floor(1 / Fraction(repr(self.delta)))

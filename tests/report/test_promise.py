@@ -49,8 +49,8 @@ def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> Non
     promise = Promise(epsilon, delta, Relation.ZERO_OUT, None, "all")
     right = sum(max(pair) for pair in worst(epsilon, delta).values()) / 2
     assert promise.best_guess == pytest.approx(right)
-    f, t = promise.corner
-    assert promise.detection(f) == pytest.approx(t)
+    corner = (1 - delta) / (1 + promise.odds_factor)  # the false alarms of the best guesser
+    assert promise.detection(corner) == pytest.approx(promise.best_guess)
 
 
 def test_beliefs_follow_bayes_for_the_uncertain_answer() -> None:
