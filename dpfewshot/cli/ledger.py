@@ -281,11 +281,10 @@ def _exactly(amount: Mapping[str, float]) -> str:
 
 
 @click.command()
-@click.argument("file", required=False)
-@click.option("--demonstrations", help="The same as FILE.")
-@takes("ledger", required=("ledger",), files={"demonstrations": "demonstrations"})
+@click.argument("file")
+@takes("ledger", required=("ledger",), files={"demonstrations": "file"})
 @json_option
-def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
+def verify(*, file: str, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
     A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
@@ -306,9 +305,6 @@ def verify(*, file: str | None, demonstrations: str | None, project: Project, as
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations import numbered_lines
 
-    file = file or demonstrations
-    if file is None:
-        raise click.UsageError("name the file of demonstrations: FILE, or --demonstrations FILE")
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         checked = check_certificates(lines.values(), opened, lines)

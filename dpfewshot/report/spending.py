@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from dpfewshot.account.amounts import Amount
-from dpfewshot.account.history import CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, SETTLED, plan_facts
+from dpfewshot.account.history import CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
 from dpfewshot.account.rule import Rule, Totals
 from dpfewshot.account.verification import Snapshot, amount_of, check, tally_of
 from dpfewshot.certificates import Provenance, line_hash
@@ -93,12 +93,6 @@ class Spending:
     def budget(self) -> PrivacySpend:
         """The current budget."""
         return self.budgets[-1]
-
-    @property
-    def unfinished(self) -> int:
-        """How many plans are reserved and not done. For the operator alone: an error may have ended one."""
-        open_plans = [one for one in self.plans if one.state not in {SETTLED, CANCELLED}]
-        return sum("tokens_per_step" in one.details for one in open_plans)  # else it writes no text
 
     @property
     def given_back(self) -> int:

@@ -414,7 +414,7 @@ def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
     spent = "at most epsilon 2.0000, delta 1e-05"
     told = f"the account 'tickets' has spent {spent} in all, and then {spent}, if nothing else spends; "
     assert told in made("choose")[2]
-    assert made("verify", "--demonstrations", "demos.jsonl")[1] == made("verify", "demos.jsonl")[1]
+    assert made("verify")[1] == made("verify", "demos.jsonl")[1]
 
 
 def test_without_a_guarantee_the_account_and_its_texts_stay_as_they_are(made: Run) -> None:
@@ -513,7 +513,7 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
 def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
     few = ("plan", "--set", "probe_seconds=0.01", "--epsilon", "0.1")
     out = made(*few, *(f"--set=population.{label}=2" for label in LABELS))[1]
-    assert "next: dpfewshot plan --max-tokens 2, else with the same options" in out
+    assert "next: dpfewshot plan with other options or more records; generate would spend" in out
 
 
 def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: Run) -> None:
@@ -525,7 +525,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"; but {small}: whole, but they will say " in out
     taken = "".join(f" --label {label}" for label in others)
     assert f"the other labels alone, which lose nothing by it:{taken}; " in out
-    assert out.endswith(f"next: dpfewshot plan{taken}, else with the same options, or another of these\n")
+    assert out.endswith("generate would spend the budget on texts that read so\n")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
@@ -577,7 +577,7 @@ def test_a_ledger_of_the_environment_needs_no_account(made: Run, monkeypatch: py
     Path(FILE_NAME).write_text("[output]\ndemonstrations = 'demos.jsonl'\n")
     monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///budget.db")
     assert made("verify")[0] == 0
-    assert "name the file of demonstrations" in made("verify", "--config", "/dev/null")[2]
+    assert "Missing argument 'FILE'" in made("verify", "--config", "/dev/null")[2]
 
 
 def test_no_command_that_states_a_budget_reads_it_from_the_file(made: Run) -> None:

@@ -245,7 +245,7 @@ def test_so_does_the_canary_game_on_texts_alone() -> None:
 
 def test_every_verb_is_tried() -> None:
     tried = {verb.name for verb in (*BRIEF, *FURTHER, *CANARY)} | {CREATE[0]}
-    tried |= {"model get", "model list"}  # they read no records: tests/cli/test_downloads.py
+    tried |= {"model get"}  # it reads no records: tests/cli/test_downloads.py
     assert tried == set(_leaves(cli, click.Context(cli)))
 
 
