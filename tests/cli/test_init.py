@@ -441,7 +441,7 @@ def test_texts_without_their_ledger_get_no_second_budget(made: Run) -> None:
     assert made("generate", "--output", "others.jsonl")[0] == 0
 
 
-@pytest.mark.parametrize("release", ["choose", "search", "calibrate"])
+@pytest.mark.parametrize("release", ["choose", "search"])
 def test_no_other_release_makes_a_lost_account_anew(made: Run, release: str) -> None:
     assert made("generate")[0] == 0
     Path("budget.db").unlink()
