@@ -1,4 +1,4 @@
-"""The report: what was promised, spent, released, measured and attacked, in one self-contained HTML file.
+"""The report: what was promised, spent, released and attacked, in one self-contained HTML file.
 
 By default it shows released facts only. On request it adds what was computed from private records outside the
 budget, and then says that it is confidential.

@@ -12,7 +12,6 @@ from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan, InvalidReport
-from dpfewshot.evaluation import Cell, Summary, summarise
 from dpfewshot.releases.choice import Choice
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
@@ -67,7 +66,6 @@ class Sources:
 
     demonstrations: Demonstrations | None = None
     snapshot: Snapshot | None = None
-    cells: Sequence[Cell] = ()
     findings: Sequence[AuditFinding] = ()
     choice: Choice | None = None
 
@@ -76,7 +74,6 @@ class LeftOut(NamedTuple):
     """The number of confidential inputs that the report leaves out."""
 
     demonstrations: int
-    cells: int
     findings: int
     choices: int
 
@@ -91,8 +88,6 @@ class Contents:
 
     spending: Spending | None
     demonstrations: Demonstrations
-    summaries: Sequence[Summary]
-    confidential_cells: int
     findings: Sequence[AuditFinding]
     choice: Choice | None
     left_out: LeftOut
@@ -130,8 +125,6 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
     """
     given = _released(sources)
     shown = Demonstrations(one for one in given if confidential or one.certified)
-    public = [cell for cell in sources.cells if cell.confidential is False]
-    cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
     choice = sources.choice if confidential or (sources.choice and sources.choice.certified) else None
     spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
@@ -140,13 +133,10 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
         promise=_promise(spending, shown, choice),
         spending=spending,
         demonstrations=shown,
-        summaries=summarise(cells),
-        confidential_cells=len(cells) - len(public),
         findings=findings,
         choice=choice,
         left_out=LeftOut(
             demonstrations=len(given) - len(shown),
-            cells=len(sources.cells) - len(cells),
             findings=len(sources.findings) - len(findings),
             choices=int(sources.choice is not choice),
         ),

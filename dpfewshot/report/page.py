@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import platform
 import re
 import unicodedata
@@ -85,7 +84,6 @@ def _environment() -> Environment:
         "delta": delta_text,
         "percent": percent_text,
         "factor": factor_text,
-        "mark": _epsilon_mark,
         "count": _count,
         "short": _short,
         "details": _details,
@@ -129,7 +127,6 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
         ("guarantee", "The guarantee", True),
         ("budget", "The budget", contents.spending is not None),
         ("demonstrations", "Demonstrations", len(contents.demonstrations) > 0),
-        ("accuracy", "Accuracy against ε", len(contents.summaries) > 0),
         ("audits", "Audits", len(contents.findings) > 0),
         ("about", "About this report", True),
     )
@@ -154,13 +151,6 @@ def _short(value: object) -> str:
 def _details(details: Mapping[str, object]) -> str:
     text = json.dumps(details, indent=2, ensure_ascii=False, default=str)
     return text if len(text) <= _DETAILS else f"{text[:_DETAILS]}\n… {len(text):,} characters in all"
-
-
-def _epsilon_mark(epsilon: float | None) -> str:
-    """Write an ε without padding zeros."""
-    if epsilon is None or epsilon == math.inf:
-        return "∞"
-    return f"{epsilon:g}" if float(f"{epsilon:g}") == epsilon else epsilon_text(epsilon)
 
 
 def _interval(figure: Figure) -> str:

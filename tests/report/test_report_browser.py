@@ -93,8 +93,7 @@ def test_hostile_text_stays_in_its_place(browser, samples, tmp_path) -> None:
     )
     ones = [dataclasses.replace(one, text=nasty, label=nasty) for one in samples.demonstrations]
     findings = [dataclasses.replace(finding, title=nasty, statement=nasty) for finding in samples.findings]
-    cells = [dataclasses.replace(cell, task=nasty, condition=nasty) for cell in samples.cells]
-    given = dataclasses.replace(samples, demonstrations=ones, findings=findings, cells=cells)
+    given = dataclasses.replace(samples, demonstrations=ones, findings=findings)
     path = written(tmp_path, dataclasses.replace(given, demonstrations=type(samples.demonstrations)(ones)))
     seen = opened(browser, path, width=PHONE)
     keep(seen, "hostile")

@@ -31,7 +31,6 @@ from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
 from tests.support.report_samples import (
     account,
-    cells,
     choice,
     demonstrations,
     findings,
@@ -243,15 +242,6 @@ def test_of_thousands_of_plans_the_last_are_shown() -> None:
     assert len(text) < 100_000
 
 
-def test_the_page_has_each_condition_with_its_interval() -> None:
-    shown = select(Sources(cells=cells()), confidential=False).summaries
-    assert [(one.task, one.condition) for one in shown[:2]] == [("trec", "zero-shot"), ("trec", "gaussian")]
-    assert {one.task for one in shown} == {"trec", "mit-d"}
-    assert (shown[0].accuracy, shown[0].repetitions) == (pytest.approx(84 / 200), 3)
-    text = page(select(Sources(cells=cells()), confidential=False), title="Tickets", made=date(2026, 1, 31))
-    assert '<td class="number">42.0 %</td>' in text
-
-
 @pytest.mark.parametrize(
     ("reader", "text", "says"),
     [
@@ -280,13 +270,3 @@ def test_a_file_that_is_something_else(tmp_path: Path, reader, text, says) -> No
     path.write_bytes(b"\xff")
     with pytest.raises(InvalidReport, match="UTF-8"):
         reader(path)
-
-
-def test_an_epsilon_that_was_only_asked_for_is_not_called_a_bound() -> None:
-    experiment = [dataclasses.replace(cell, epsilon=None, delta=None, relation=None) for cell in cells()[3:6]]
-    given = Sources(cells=[*cells()[:3], *experiment, *cells()[24:27]])
-    text = page(select(given, confidential=False), title="Tickets", made=date(2026, 1, 31))
-    assert text.count(", not certified</td>") == 1
-    assert "No bound holds" in text
-    certified = select(Sources(cells=cells()), confidential=False)
-    assert "No bound holds" not in page(certified, title="Tickets", made=date(2026, 1, 31))

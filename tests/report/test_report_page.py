@@ -29,7 +29,6 @@ POISON = (
     "\u202e\u2066\u0007" + "w" * 500
 )
 UNWRITABLE = "\ud800\x00"
-CELL_TEXTS = ("task", "model", "writer", "condition", "relation")
 
 
 class Structure(HTMLParser):
@@ -90,10 +89,6 @@ def hostile(given: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources
     return Sources(
         demonstrations=Demonstrations(ones),
         snapshot=account(folder, suffix=POISON.replace(":", "")).snapshot(),
-        cells=[
-            dataclasses.replace(cell, **{name: poisoned(getattr(cell, name)) for name in CELL_TEXTS})
-            for cell in clean.cells
-        ],
         findings=findings,
         choice=dataclasses.replace(clean.choice, relation=poisoned(clean.choice.relation)),
     )
@@ -149,7 +144,6 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
     banner = ("CONFIDENTIAL:", "Confidential:")
     for secret in (
         SECRET,
-        "our own tickets",
         *banner,
         "cancelled",
         given.snapshot.chain_tip,
@@ -157,7 +151,7 @@ def test_by_default_nothing_confidential_is_in_it(given: Sources) -> None:
         *actors,
     ):
         assert secret not in text
-    assert "1 demonstration without a guarantee, 1 cell" in text
+    assert "1 demonstration without a guarantee, 1 finding" in text
     assert "2026-01-31" in text  # the day when it was made
     assert "An audit failed:" not in text
 
@@ -166,10 +160,8 @@ def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources
     text = rendered(given, confidential=True)
     for there in (
         SECRET,
-        "our own tickets",
         "cancelled",
         given.snapshot.chain_tip,
-        "1 cell was measured on",
     ):
         assert there in text
     assert "<title>CONFIDENTIAL: " in text
@@ -179,11 +171,10 @@ def test_what_is_confidential_is_shown_when_asked_for_and_says_so(given: Sources
     assert text.index("An audit failed:") < text.index("What was promised")
 
 
-def test_a_finding_or_a_cell_is_public_only_where_it_says_so(given: Sources) -> None:
-    cells = [dataclasses.replace(cell, confidential=0) for cell in given.cells]  # neither true nor false
-    findings = [dataclasses.replace(finding, confidential=None) for finding in given.findings]
-    contents = select(dataclasses.replace(given, cells=cells, findings=findings), confidential=False)
-    assert (len(contents.summaries), len(contents.findings)) == (0, 0)
+def test_a_finding_is_public_only_where_it_says_so(given: Sources) -> None:
+    findings = [dataclasses.replace(finding, confidential=None) for finding in given.findings]  # neither
+    contents = select(dataclasses.replace(given, findings=findings), confidential=False)
+    assert len(contents.findings) == 0
 
 
 def test_headings(given: Sources) -> None:
