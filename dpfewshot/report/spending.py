@@ -16,7 +16,7 @@ from typing import Any
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.history import CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
-from dpfewshot.account.rule import Rule, Totals
+from dpfewshot.account.rule import Rule
 from dpfewshot.account.verification import Snapshot, amount_of, check, tally_of
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
@@ -45,19 +45,6 @@ class ReservedPlan:
 
 
 @dataclass(frozen=True)
-class StratumTotal:
-    """All plans over one stratum of the data set; over all of it, if the scope is None.
-
-    Its divergence sums their Rényi divergences, and ε for plans that have none.
-    """
-
-    scope: str | None
-    plans: int
-    spend: PrivacySpend
-    divergence: float
-
-
-@dataclass(frozen=True)
 class Spending:
     """An account as a report shows it.
 
@@ -67,7 +54,6 @@ class Spending:
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
         spent: what is reserved or charged.
         budgets: all of them, in order.
-        strata: the totals that count towards the amount spent, the largest first.
         released: the hashes of demonstrations.
     """
 
@@ -80,7 +66,6 @@ class Spending:
     provenances: tuple[Provenance, ...]
     spent: PrivacySpend
     budgets: tuple[PrivacySpend, ...]
-    strata: tuple[StratumTotal, ...]
     versions: tuple[str, ...]
     chain_tip: str
     released: frozenset[str]
@@ -125,7 +110,6 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         provenances=tuple(one for one in provenances if one != Provenance()),
         spent=rule.spent(found.totals.total, budgets[-1]).as_spend(),
         budgets=tuple(one.as_remainder() for one in budgets),
-        strata=tuple(sorted(_strata(found.totals), key=lambda total: -total.spend.epsilon)),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
         released=frozenset().union(*snapshot.released.values()),
@@ -144,12 +128,6 @@ def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPla
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
         )
-
-
-def _strata(totals: Totals) -> Iterator[StratumTotal]:
-    for scope, each in totals.sums.items():
-        divergence = _epsilon(each.renyi + each.rest.epsilon)
-        yield StratumTotal(scope, totals.entries[scope], each.cost.as_spend(), divergence)
 
 
 def _epsilon(amount: int) -> float:

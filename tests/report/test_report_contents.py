@@ -178,7 +178,6 @@ def test_released_spending_has_plans_that_count_in_their_order(tmp_path: Path) -
     assert [plan.number for plan in released.plans] == [1, 2, 3, 4, 5, 6]
     assert (len(private.plans), private.given_back, released.given_back) == (7, 1, 0)
     assert [budget.epsilon for budget in released.budgets] == [6.0, 8.0]
-    assert {(each.plans, each.spend.epsilon) for each in released.strata} == {(2, 2.0)}
     assert released.spent == private.spent == spent
     snapshot.entries[0]["epsilon"] -= 1  # somebody changed the account
     with pytest.raises(LedgerError, match="ledger verify"):
