@@ -10,7 +10,7 @@ import click
 
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
+from dpfewshot.cli.printing import FAILED, Decorator, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -31,7 +31,7 @@ def _takes(*wanted: type | str, **further: Any) -> Decorator:
     """Give an audit options, and those that all audits have."""
     output = {"help": "Write the JSON to this file, new or replaced."}
     settings = takes(*wanted, "output", output=output, **further)
-    return lambda command: settings(quiet_option(json_option(command)))
+    return lambda command: settings(quiet_option(command))
 
 
 class _CanaryByDefault(click.Group):

@@ -17,7 +17,7 @@ from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import describe
-from dpfewshot.cli.printing import json_option, quiet_option, stages
+from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
 from dpfewshot.values import Demonstration, PrivacyBudget, delta_text, epsilon_text
@@ -43,7 +43,6 @@ class Check:
 @click.command()
 @takes(Model)
 @quiet_option
-@json_option
 def doctor(*, project: Project, as_json: bool) -> None:
     """Check the installation, the backend and its batch invariance, and say what to do.
 
@@ -201,7 +200,6 @@ Next steps:
 @click.command()
 @takes("epsilon", "model", from_file=False, epsilon={"default": 4.0})
 @quiet_option
-@json_option
 def demo(*, project: Project, as_json: bool) -> None:
     """Generate one private demonstration per label from 1,500 made-up support tickets.
 

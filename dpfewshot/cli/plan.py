@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
+from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
 from dpfewshot.cli.project import (
     WORD_HISTOGRAM,
     AccountName,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 )
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @quiet_option
-@json_option
 def plan(*, project: Project, details: bool, as_json: bool) -> None:
     """Show what generate will write, what it costs, and how the texts will read. Spends nothing.
 

@@ -14,7 +14,7 @@ import click
 from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import Decorator, json_option, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, quiet_option, stages
 from dpfewshot.cli.project import (
     COLUMNS,
     HOLDOUT,
@@ -61,7 +61,7 @@ def _takes(*further: str) -> Decorator:
     candidates = click.option(
         "--candidates", multiple=True, required=True, help="From generate --output. Repeatable."
     )
-    return lambda command: settings(candidates(quiet_option(json_option(command))))
+    return lambda command: settings(candidates(quiet_option(command)))
 
 
 @click.command()
@@ -245,7 +245,6 @@ def _inputs(project: Project, texts: Iterable[Demonstration]) -> tuple[Records, 
 )
 @click.option("--count", type=int, required=True, help="The number of labels.")
 @click.option("--candidates", help="A file with the public labels to choose from, one per line.")
-@json_option
 def labels(*, project: Project, count: int, candidates: str | None, as_json: bool) -> None:
     """Release the labels that most units have, under (epsilon, delta), one per line.
 

@@ -11,7 +11,7 @@ import click
 
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.printing import warn
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     help="Also show what is for the trusted side alone: audits on private data, demonstrations "
     "without a guarantee, dates.",
 )
-@json_option
 def report(
     *,
     project: Project,

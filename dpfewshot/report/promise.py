@@ -19,7 +19,6 @@ from typing import Final
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.exact import own_context, to_digits
-from dpfewshot.planning.plan import believed
 from dpfewshot.values import PrivacySpend, Relation
 
 _LARGEST_EXPONENT: Final = 700.0
@@ -83,10 +82,6 @@ class Promise:
     def other_world(self) -> str:
         """What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
         return _OTHER_WORLD.get(self.relation, f"differs, in the sense of {self.relation!r}")
-
-    def belief(self, prior: float) -> float:
-        """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
-        return believed(prior, self.epsilon)
 
     def detection(self, false_alarms: float) -> float:
         """The largest detection rate t at a false-alarm rate f."""
