@@ -90,7 +90,7 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
         "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),
-        "left_out": contents.left_out._asdict(),
+        "left_out": contents.left_out,
     }
 
 
@@ -107,11 +107,11 @@ def _in_words(contents: Contents, output: str) -> str:
         lines.append(contents.choice.statement)
     if contents.confidential:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
-    elif any(left_out):
+    elif any(left_out.values()):
         lines.append(
             "left out because they are confidential: "
-            f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "
-            f"{counted(left_out.findings, 'finding')}, {counted(left_out.choices, 'choice')}; "
+            f"{counted(left_out['demonstrations'], 'demonstration')} without a guarantee, "
+            f"{counted(left_out['findings'], 'finding')}, {counted(left_out['choices'], 'choice')}; "
             "--private shows them"
         )
     return "\n".join(lines)

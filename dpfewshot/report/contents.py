@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
@@ -70,14 +70,6 @@ class Sources:
     choice: Choice | None = None
 
 
-class LeftOut(NamedTuple):
-    """The number of confidential inputs that the report leaves out."""
-
-    demonstrations: int
-    findings: int
-    choices: int
-
-
 @dataclass(frozen=True)
 class Contents:
     """The contents of a report, which may show what is for the trusted side alone if it is confidential."""
@@ -90,7 +82,8 @@ class Contents:
     demonstrations: Demonstrations
     findings: Sequence[AuditFinding]
     choice: Choice | None
-    left_out: LeftOut
+    left_out: Mapping[str, int]
+    """The number of confidential inputs, of each kind, that the report leaves out."""
 
     @property
     def loose(self) -> bool:
@@ -135,11 +128,11 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
         demonstrations=shown,
         findings=findings,
         choice=choice,
-        left_out=LeftOut(
-            demonstrations=len(given) - len(shown),
-            findings=len(sources.findings) - len(findings),
-            choices=int(sources.choice is not choice),
-        ),
+        left_out={
+            "demonstrations": len(given) - len(shown),
+            "findings": len(sources.findings) - len(findings),
+            "choices": int(sources.choice is not choice),
+        },
     )
 
 

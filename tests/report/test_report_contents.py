@@ -90,7 +90,11 @@ def test_lines_of_one_run_have_the_bound_of_their_plan() -> None:
     given = Sources(demonstrations=Demonstrations([*of_run, bare]))
     assert promised(given) == (1.0, pytest.approx(1e-6 / 6), "zero-out")
     contents = select(given, confidential=False)
-    assert (len(contents.demonstrations), contents.left_out.demonstrations, contents.loose) == (6, 1, False)
+    assert (len(contents.demonstrations), contents.left_out["demonstrations"], contents.loose) == (
+        6,
+        1,
+        False,
+    )
     other = dataclasses.replace(of_run[0], certificate=dataclasses.replace(whose, run="45" * 16))
     assert promised(Sources(demonstrations=Demonstrations([*of_run, other])))[0] == 2.0
     assert promised(Sources(demonstrations=Demonstrations([bare]))) is None
@@ -144,7 +148,7 @@ def test_a_choice_or_a_finding_without_a_word_is_confidential(tmp_path: Path) ->
     seeded = dataclasses.replace(Choice.from_dict(choice()), certified=False, spent=None)
     for confidential in (False, True):
         contents = select(Sources(choice=seeded), confidential=confidential)
-        assert contents.left_out.choices == (not confidential)
+        assert contents.left_out["choices"] == (not confidential)
         text = page(contents, title="Tickets", made=date(2026, 1, 31))
         assert ("no guarantee)." in text) == confidential
         assert ("1 choice without a guarantee." in text) is not confidential
