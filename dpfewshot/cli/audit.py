@@ -125,11 +125,7 @@ def membership(*, project: Project, held_out: str, demonstrations: str | None, a
       dpfewshot audit membership --task trec --demonstrations demos.jsonl \\
         --records half.jsonl --held-out other-half.jsonl
     """
-    from dpfewshot.audit.membership import (
-        membership_inference,
-        trials_of_demonstrations,
-        trials_of_records,
-    )
+    from dpfewshot.audit.membership import membership_inference, trials_of_demonstrations, trials_of_records
 
     inside, outside = project.data.read(), project.data.read(held_out)
     if demonstrations is None:

@@ -233,13 +233,7 @@ def _in_words(project: Project) -> Iterator[str]:
 
 
 def _answer(
-    given: dict[str, Any],
-    option: str,
-    question: str,
-    default: Any,
-    kind: Any = None,
-    *,
-    yes: bool,
+    given: dict[str, Any], option: str, question: str, default: Any, kind: Any = None, *, yes: bool
 ) -> None:
     """Ask for what no option gives, or take the default."""
     if given[option] is None:

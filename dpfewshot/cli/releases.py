@@ -15,14 +15,7 @@ from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import Decorator, quiet_option, stages
-from dpfewshot.cli.project import (
-    COLUMNS,
-    HOLDOUT,
-    AccountName,
-    Budget,
-    Project,
-    check_budget,
-)
+from dpfewshot.cli.project import COLUMNS, AccountName, Budget, Project, check_budget
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.files import read_text, write_errors
@@ -55,7 +48,6 @@ def _takes(*further: str) -> Decorator:
         *("scored_units", "score", "balanced", "proxy_choice", *further),
         required=("task", "records", "epsilon"),
         files={"demonstrations": "candidates", "chosen": "output"},
-        holdout={"default": HOLDOUT},
         output={"help": "A new .jsonl file for the chosen demonstrations."},
     )
     candidates = click.option(

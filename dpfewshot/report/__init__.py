@@ -4,20 +4,7 @@ By default it shows released facts only. On request it adds what was computed fr
 budget, and then says that it is confidential.
 """
 
-from dpfewshot.report.contents import (
-    Contents,
-    Sources,
-    read_choice,
-    read_findings,
-    select,
-)
+from dpfewshot.report.contents import Contents, Sources, read_choice, read_findings, select
 from dpfewshot.report.page import page
 
-__all__ = [
-    "Contents",
-    "Sources",
-    "page",
-    "read_choice",
-    "read_findings",
-    "select",
-]
+__all__ = ["Contents", "Sources", "page", "read_choice", "read_findings", "select"]
