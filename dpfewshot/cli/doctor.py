@@ -70,7 +70,6 @@ def doctor(*, project: Project, as_json: bool) -> None:
 def _examine(model: Model) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()}, dpfewshot {__version__}, {sys.platform}")
     yield _check("exact core", _core)
-    yield _check("accounting", _accounting)
     try:
         backend = open_backend(model)
     except DPFewShotError as error:
@@ -112,13 +111,6 @@ def _core() -> str:
             f"4,096 draws of noise have {spread:.2f} times the expected standard deviation: reinstall"
         )
     return "compiled; noise comes from the operating system's generator"
-
-
-def _accounting() -> str:
-    from dpfewshot.accounting import PoissonGaussian, epsilon
-
-    bound = epsilon(PoissonGaussian(80 / 835, 0.95, 15), delta=1 / 835).upper
-    return f"TREC of the paper at sigma=0.95: epsilon at most {epsilon_text(bound)} (printed: 2)"
 
 
 def _library() -> str:
