@@ -282,7 +282,7 @@ def test_options_and_keys_become_a_project() -> None:
 
     @click.command()
     @takes(Data, Model, Budget, PlanOptions, AccountName, "output")
-    def any_command(*, project: Project) -> None:
+    def any_command(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - every command has it
         made.append(project)
 
     words = (
