@@ -47,7 +47,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
     status, out, err = command(*given)
     assert (status, err) == (0, "")
     assert "report.html: epsilon at most 2.0000 at delta=3.34e-07, neighbours zero-out" in out
-    assert "1 demonstration without a guarantee, 1 evaluation cell, 1 finding" in out
+    assert "1 demonstration without a guarantee, 1 finding" in out
     assert SENTENCE in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<bdi>For the board</bdi>" in page
@@ -64,7 +64,7 @@ def test_everything_at_once(command: Command, tmp_path: Path) -> None:
         "choice": SENTENCE,
         "demonstrations": 7,
         "findings": 3,
-        "left_out": {"demonstrations": 0, "cells": 0, "findings": 0, "choices": 0},
+        "left_out": {"demonstrations": 0, "findings": 0, "choices": 0},
     }
     assert SECRET in (tmp_path / "private.html").read_text(encoding="utf-8")
     assert "CONFIDENTIAL" in command(*given, "--private")[1]
@@ -74,7 +74,7 @@ def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
     for name, path in files(tmp_path).items():
         status, out, err = command(f"--{name}", str(path))
         assert (status, err) == (0, ""), name
-        assert ("no bound on epsilon" in out) == (name in {"evaluation", "audit"})
+        assert ("no bound on epsilon" in out) == (name == "audit")
     twice = ["--audit", str(files(tmp_path)["audit"])] * 2
     assert json.loads(command(*twice, "--json")[1])["findings"] == 4
 
@@ -86,7 +86,7 @@ def test_one_input_is_enough(command: Command, tmp_path: Path) -> None:
         (["--ledger", "sqlite:///budget.db"], "--account"),
         (["--demonstrations", "missing.jsonl"], "missing.jsonl"),
         (["--ledger", "sqlite:///budget.db", "--dataset", "tickets"], "ledger create"),
-        (["--plan", "missing.json"], "missing.json"),
+        (["--choice", "missing.json"], "missing.json"),
     ],
 )
 def test_what_it_cannot_do(command: Command, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -97,9 +97,9 @@ def test_what_it_cannot_do(command: Command, tmp_path: Path, arguments: list[str
 
 
 def test_an_output_that_cannot_be_written_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
-    plan = str(files(tmp_path)["plan"])
-    status, _, err = command("--plan", plan, "--output", "nowhere/report.html")
+    choice = str(files(tmp_path)["choice"])
+    status, _, err = command("--choice", choice, "--output", "nowhere/report.html")
     assert (status, "cannot write nowhere/report.html" in err) == (2, True)
     (tmp_path / "folder").mkdir()
-    assert command("--plan", plan, "--output", "folder")[0] == 2
+    assert command("--choice", choice, "--output", "folder")[0] == 2
     assert not list(tmp_path.glob(".*"))
