@@ -40,7 +40,6 @@ DATASET = "tickets"
 COST = PrivacySpend(1e-6, 1e-15)
 SIZES = (1_000, 10_000, 100_000)
 TIMES = 20  # reservations of a large account
-DRAWS = 256
 CYCLE = Terms(COST, None, 15, 1, 1.0, {"mechanism": "gaussian", "steps": 15})
 Timed = list[float]
 
@@ -61,7 +60,6 @@ def main() -> None:
         print_lines(rate_lines(ledgers, chosen.seconds))
         print_lines(accounts_lines(ledgers, chosen.seconds))
         print_lines(large_lines(ledgers))
-        print_lines(ahead_lines(ledgers))
         print_lines(kill_lines(ledgers, chosen.kills))
         print_lines(race_lines(ledgers, chosen.races, chosen.processes, chosen.threads))
         print_lines(share_lines(ledgers))
@@ -91,21 +89,6 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
             yield (
                 f"| {name} | {processes} | {rate:.0f} | {median:.1f} | {slow:.0f} | {slow / median:.1f} | {locked} |"
             )
-
-
-def ahead_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
-    """The time of a draw, by how many draws one commit charges."""
-    yield f"## Draws charged ahead\n\n{DRAWS} draws of one reservation, one after another.\n"
-    yield "| database | draws in a commit | a draw, ms (mean) |"
-    yield "|---|---|---|"
-    for name, make in ledgers.items():
-        for at_once in (1, 8):
-            account = dpf.BudgetLedger.open(make()).create("tickets", dpf.PrivacyBudget(1e6, 0.5))
-            run = Reservation.make(account, Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=at_once))
-            begun = time.perf_counter()
-            for _ in range(DRAWS):
-                run.draw()
-            yield f"| {name} | {at_once} | {1e3 * (time.perf_counter() - begun) / DRAWS:.1f} |"
 
 
 def accounts_lines(

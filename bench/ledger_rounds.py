@@ -71,9 +71,9 @@ def kill_rounds(url: str, rounds: int, *, forgetful: bool = False) -> dict[str, 
         boundaries = ["after release"]
         vars(account).update(
             reserve=lambda *_: Reserved(1, "none"),
-            draw=lambda *arguments: arguments[2],
+            draw=_nothing,
             record_release=_nothing,
-            give_back=_nothing,
+            record_progress=_nothing,
             settle=_nothing,
             cancel=_nothing,
         )

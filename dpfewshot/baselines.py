@@ -6,7 +6,6 @@ Tang et al. (ICLR 2024) compare with both: demonstrations generated from the ins
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -16,7 +15,6 @@ from dpfewshot.backends.protocol import LogprobBackend, Logprobs
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.exact.choice import uniform_below
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
@@ -26,6 +24,7 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.sampling import FixedSizeSampler
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, check_whole
@@ -78,7 +77,23 @@ def instruction_only_demonstrations(
     loop = TokenLoop(backend, task.layout)
     if loop.automaton is not None:
         loop.automaton.check(max_tokens)
-    choose = partial(_next, loop=loop, top_k=top_k, decoding=decoding, random_source=random_source)
+    ruled = loop.automaton is not None or loop.layout.no_repeat_ngram_size
+
+    def choose(draft: Draft | ShapedDraft, logprobs: Logprobs, left: int) -> int:
+        support = draft.support(partial(likeliest, top_k=top_k), logprobs, left)
+        scores = logprobs[support].astype(np.float64)
+        known = np.isfinite(scores)
+        if not known.any():
+            if not (ruled and np.isfinite(logprobs).any()):
+                raise BackendError(
+                    "the backend gives no token of a public prompt any probability: "
+                    "check whether the prompt is longer than the backend's context"
+                )
+            known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
+        weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
+        steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
+        return support[decoding.choose(steps, random_source)]
+
     made = []
     for label in planned * shots:
         prompts = writer.for_label(label)
@@ -155,39 +170,11 @@ def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
     )
 
 
-def _next(
-    draft: Draft | ShapedDraft,
-    logprobs: Logprobs,
-    left: int,
-    *,
-    loop: TokenLoop,
-    top_k: int | None,
-    decoding: Decoding,
-    random_source: RandomSource | None,
-) -> int:
-    """A text's next token, from the public prompt's row."""
-    support = draft.support(partial(likeliest, top_k=top_k), logprobs, left)
-    scores = logprobs[support].astype(np.float64)
-    known = np.isfinite(scores)
-    if not known.any():
-        ruled = loop.automaton is not None or loop.layout.no_repeat_ngram_size
-        if not (ruled and np.isfinite(logprobs).any()):
-            raise BackendError(
-                "the backend gives no token of a public prompt any probability: "
-                "check whether the prompt is longer than the backend's context"
-            )
-        known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
-    weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
-    steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
-    return support[decoding.choose(steps, random_source)]
-
-
 def without_replacement(
     records: Sequence[Record], count: int, random_source: RandomSource | None = None
 ) -> list[Record]:
     """Draw records uniformly without replacement, or raise `InvalidPlan` if there are too few."""
     if len(records) < count:
         raise InvalidPlan("a label has fewer records than shots")
-    read = random_source or os.urandom
-    left = list(records)
-    return [left.pop(uniform_below(len(left), read)) for _ in range(count)]
+    [drawn] = FixedSizeSampler(1, count, random_source).draw([1] * len(records))
+    return [records[place] for place, _ in drawn]

@@ -1,7 +1,5 @@
 """Made-up customer support tickets: 1,500 labelled texts for the demo, the docs and the tests.
 
-    python -m dpfewshot.sample_data tickets.jsonl
-
 Every ticket holds a fictitious order number or e-mail address, which stands for what must stay secret:
 `secrets` lists them, so a demo can search its demonstrations for them. As with real tickets, those of one
 category start alike and differ in their details. Addresses use domains that RFC 2606 reserves.
@@ -9,19 +7,13 @@ category start alike and differ in their details. Addresses use domains that RFC
 
 from __future__ import annotations
 
-import json
 import random
 import re
-import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
-from dpfewshot.runtime.files import write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
 
 TICKETS_PER_CATEGORY: Final = 300
 _SEED: Final = 1
@@ -65,20 +57,6 @@ def support_tickets() -> list[Record]:
 def secrets(records: Iterable[Record]) -> frozenset[str]:
     """Return every order number and e-mail address in the records, which no demonstration may repeat."""
     return frozenset(found for record in records for found in _SECRET.findall(record.text))
-
-
-def write_jsonl(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Write records for `read_records`: one JSON object per line, with `unit` if the record has one.
-
-    Raises:
-        OSError: the file cannot be written. An existing file is unchanged.
-    """
-    write_whole(path, "".join(json.dumps(_row(record), ensure_ascii=False) + "\n" for record in records))
-
-
-def _row(record: Record) -> dict[str, object]:
-    row: dict[str, object] = {"text": record.text, "label": record.label}
-    return row if record.unit is None else row | {"unit": record.unit}
 
 
 class _Draw:
@@ -219,9 +197,3 @@ _DETAILS: Final[dict[str, tuple[str, ...]]] = {
     "Technical": (*_REACH, "I have already installed it again, so please help me at {email}."),
     "Billing": (*_ORDER, "Please correct the bill and send a new one to {email}."),
 }
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004 - the program's name and one path
-        sys.exit("usage: python -m dpfewshot.sample_data OUT.jsonl")
-    write_jsonl(support_tickets(), sys.argv[1])

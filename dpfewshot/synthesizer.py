@@ -28,7 +28,7 @@ from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
 from dpfewshot.planning.settings import CERTIFIED, PUBLISHED, TANG, Settings, preset
-from dpfewshot.planning.speed import Speed, SpeedProbe
+from dpfewshot.planning.speed import estimated_seconds
 from dpfewshot.prompts.chat import in_chat
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
@@ -99,7 +99,7 @@ class Synthesizer:
         settings: Settings = _PLANNED,
         observers: Iterable[Observer] = (),
     ) -> None:
-        self._speed: Speed | None = None
+        self._seconds: float | None = None
         check_invariance(backend, allowed=settings.allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         paper = TANG if settings.preset is None and settings.accounting == PUBLISHED else settings.preset
@@ -150,7 +150,7 @@ class Synthesizer:
     @property
     def plan(self) -> GenerationPlan:
         """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
-        return self._estimated(self.set_up.plan)
+        return dataclasses.replace(self.set_up.plan, estimated_seconds=self._seconds)
 
     @property
     def set_up(self) -> SetUp:
@@ -187,10 +187,7 @@ class Synthesizer:
         Args:
             seconds: about how long to measure; one round of prompts is asked for in any case.
         """
-        planner = self._planner
-        prefix = planner.writer.for_label(planner.labels[0]).prefix
-        probe = SpeedProbe(planner.backend, prefix, planner.lengths, planner.settings)
-        self._speed = probe.measure(seconds)
+        self._seconds = estimated_seconds(self._planner, self.set_up.plan, seconds)
         return self.plan
 
     def generate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
@@ -309,7 +306,3 @@ class Synthesizer:
         if tokens > planned:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
-
-    def _estimated(self, plan: GenerationPlan) -> GenerationPlan:
-        """The plan with its duration, once the backend was measured."""
-        return plan if self._speed is None else self._planner.estimated(plan, self._speed)

@@ -292,17 +292,13 @@ class Account:
             change.record(RESERVE, entry, kept, totals=standing.totals)
         return Reserved(entry.number, reservation if self.durable else None)
 
-    def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
-        """Charge draws of an entry before the first of them is made, and record what is released by now.
+    def draw(self, entry: int, lease: str, progress: str = "") -> None:
+        """Charge a draw of an entry before it is made, and record what is released by now.
 
         The first one is the entry's charge in the history: from then on nothing of its cost comes back.
 
         Args:
-            count: how many, at least 1.
             progress: of the run, as `Reservation` writes it. Public.
-
-        Returns:
-            How many were charged: at least 1, and fewer than `count` if the entry has no more.
 
         Raises:
             BudgetExceeded: no draw is left.
@@ -311,26 +307,21 @@ class Account:
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
-            after = found.draws.held(entry, lease).after(count, progress)
+            after = found.draws.held(entry, lease).after(progress)
             change.replace(replace(found, state=CHARGED, draws=after))
             if found.state == RESERVED:
                 change.record(CHARGE, found)
-        return found.draws.left - after.left
 
-    def give_back(self, entry: int, lease: str, count: int, progress: str) -> None:
-        """Give back draws that were charged ahead and will not be made, and record what is released by now.
-
-        Nothing changes if the entry has another lease: the draws stay charged.
+    def record_progress(self, entry: int, lease: str, progress: str) -> None:
+        """Record the tokens that are released by now; nothing changes if the entry has another lease.
 
         Raises:
-            LedgerError: the entry draws no more, more would come back than the lease charged, or it could not
-                be recorded. The draws may stay charged.
+            LedgerError: the entry draws no more, or it could not be recorded.
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
-            began = draws_in(json.loads(change.events(entry, RESERVE, RESUME)[-1]["details"]))
             if found.draws.lease == lease:
-                change.replace(replace(found, draws=found.draws.given_back(count, began, progress)))
+                change.replace(replace(found, draws=replace(found.draws, progress=progress)))
 
     def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
         """Record that an entry released a demonstration; recorded when this returns.

@@ -67,26 +67,11 @@ class DrawCounts:
             )
         return self
 
-    def after(self, count: int, progress: str) -> DrawCounts:
-        """What is left after `count` draws, at least 1; fewer are taken if fewer are left."""
+    def after(self, progress: str) -> DrawCounts:
+        """What is left after a draw."""
         if self.left < 1:
             raise BudgetExceeded(USED_UP)
-        return replace(self, left=self.left - min(max(1, _whole(count)), self.left), progress=progress)
-
-    def given_back(self, count: int, granted: DrawCounts, progress: str) -> DrawCounts:
-        """What is left once draws that were taken and not made are given back.
-
-        Never more than `granted`, which the lease began with.
-        """
-        if _whole(count) < 0 or self.left + count > granted.left:
-            raise LedgerError("more draws are given back than were taken")
-        return replace(self, left=self.left + count, progress=progress)
-
-
-def _whole(count: int) -> int:
-    if type(count) is not int:
-        raise LedgerError("draws are counted by whole numbers")
-    return count
+        return replace(self, left=self.left - 1, progress=progress)
 
 
 def new_lease() -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dpfewshot.account.account import Account, storable
+from dpfewshot.account.memory import AccountSettings
 from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.account.rule import Admission, Rule
 from dpfewshot.errors import LedgerError, MissingExtra
@@ -161,9 +162,8 @@ class BudgetLedger:
             if unit is not None and not unit.strip():
                 raise LedgerError("unit must be the name of a column, or None where a unit is one record")
             limit = storable(budget)
-            stored = self._ledger.find_or_add(
-                name, limit, str(relation), unit, parallel=parallel, rule=Rule.of(rule, limit)
-            )
+            settings = AccountSettings(Rule.of(rule, limit), parallel, str(relation), unit, name)
+            stored = self._ledger.find_or_add(limit, settings)
         account = Account(stored)
         account.bind(frozenset({relation}), unit)
         return account

@@ -144,9 +144,9 @@ class MemoryStore:
                 totals.add(entry.scope, entry.tally)
         return totals
 
-    def events(self, entry: int, *acts: str) -> list[Mapping[str, Any]]:
+    def events(self, entry: int) -> list[Mapping[str, Any]]:
         """See `SqlTransaction`."""
-        return [event for event in self._events.get(entry, []) if not acts or event["act"] in acts]
+        return self._events[entry]
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
         """See `SqlTransaction`."""

@@ -17,7 +17,8 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.certificates import line_hash
+from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.runtime.forking import start_afresh_in_children
 
 
@@ -32,7 +33,6 @@ class Terms:
         tokens_per_draw: R ≥ 1, how many tokens share one draw.
         noise_multiplier: the σ that the cost was computed for.
         details: public facts for the account's history.
-        draws_at_once: how many draws to charge in one commit, at least 1.
         key: of the run, for whoever continues it; None for a release that nobody continues.
     """
 
@@ -42,7 +42,6 @@ class Terms:
     tokens_per_draw: int
     noise_multiplier: float
     details: Details
-    draws_at_once: int = 1
     key: RunKey | None = None
 
 
@@ -53,9 +52,8 @@ class Reservation:
     left serve further demonstrations of the same plan (docs/proofs/composition.md). Nothing comes back to the
     account after the first draw.
 
-    Draws may be charged ahead, several in one commit, which also records the tokens released before. Those
-    that are not made by `close` or `hand_over` are given back to the entry; those of a process that dies
-    count as made, and their tokens are lost (docs/proofs/resuming.md).
+    The commit that charges a draw also records the tokens released before. The draw of a process that dies
+    counts as made, and its tokens are lost (docs/proofs/resuming.md).
 
     Args:
         draws: those that are left; a resumed run has the progress of the one before.
@@ -86,9 +84,8 @@ class Reservation:
         self.entry, self.identifier = reserved
         self._lease = draws.lease
         self._left = draws.left
-        self._ahead = 0  # charged, and not made
         self._recorded = draws.progress  # as the account has it
-        self._unrecorded: tuple[Mapping[str, object], str] | None = None  # or recorded, its answer lost
+        self._unrecorded: Mapping[str, object] | None = None  # or recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
@@ -154,10 +151,11 @@ class Reservation:
             if self._closed or not self._left:
                 raise BudgetExceeded(USED_UP)
             self.asked = True
-            if not self._ahead:
-                self._ahead = self._charged(min(self._terms.draws_at_once, self._left))
+            if self._account is not None:
+                progress = self._progress()
+                self._account.draw(self.entry, self._lease, progress)
+                self._recorded = progress
             self._drawn = True
-            self._ahead -= 1
             self._left -= 1
             return Permit(self._terms.tokens_per_draw, self._terms.noise_multiplier)
 
@@ -172,16 +170,15 @@ class Reservation:
         with self._lock:
             self._check_own()
             self.histogram = histogram
-            self._give_back()
+            self._keep_progress()
 
-    def release(self, line: Mapping[str, object], digest: str) -> None:
+    def release(self, line: Mapping[str, object]) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
 
         It may follow `close`: what was drawn is paid for.
 
         Args:
             line: `Demonstration.as_line`.
-            digest: `line_hash` of it.
 
         Raises:
             BudgetExceeded: this is a forked child's copy.
@@ -190,8 +187,8 @@ class Reservation:
         """
         with self._lock:
             self._check_own()
-            self._unrecorded = line, digest
-            self._record(*self._unrecorded)
+            self._unrecorded = line
+            self._record(line)
 
     def finish_release(self) -> Mapping[str, object] | None:
         """Record what `release` failed to record, and return its line; None if there is nothing.
@@ -202,16 +199,24 @@ class Reservation:
             if self._unrecorded is None:
                 return None
             self._check_own()
-            self._record(*self._unrecorded)
+            self._record(self._unrecorded)
             return self.released[-1]
 
-    def _record(self, line: Mapping[str, object], digest: str) -> None:
+    def _record(self, line: Mapping[str, object]) -> None:
         """Record a release; with the same progress as before, the account records it once."""
         released = [*self.released, line]
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
             progress = _as_json(released, unfinished, self.histogram)
-            self._account.record_release(self.entry, self._lease, digest, progress)
+            try:
+                self._account.record_release(self.entry, self._lease, line_hash(line), progress)
+            except RunTakenOver:
+                raise
+            except LedgerError as error:
+                raise LedgerError(
+                    f"{error}. What was released is kept until the ledger has its hash: ask for it again, "
+                    "which draws nothing"
+                ) from None
             self._recorded = progress
         self.released, self.unfinished, self._unrecorded = released, unfinished, None
 
@@ -219,7 +224,7 @@ class Reservation:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
         with self._lock:
             if self._drawn and not self._closed:
-                self._give_back()
+                self._keep_progress()
             self._closed = True
 
     def close(self) -> None:
@@ -234,7 +239,7 @@ class Reservation:
                 if not self._drawn:
                     self._account.cancel(self.entry)  # keeps an entry that it may have charged
                 else:
-                    self._give_back()
+                    self._keep_progress()
                 if self.asked:
                     # an entry counts the same charged or settled: a failure must not lose what was released
                     with suppress(LedgerError):
@@ -245,26 +250,17 @@ class Reservation:
         if self._inherited:
             raise BudgetExceeded("this plan was reserved by the parent process, which draws from it")
 
-    def _charged(self, count: int) -> int:
-        if self._account is None:
-            return count
-        progress = self._progress()
-        charged = self._account.draw(self.entry, self._lease, count, progress)
-        self._recorded = progress
-        return charged
-
-    def _give_back(self) -> None:
-        """Give back what was charged and not made, and record what is kept. What fails counts as made."""
+    def _keep_progress(self) -> None:
+        """Record what is released, which no draw will record any more; what fails is kept here alone."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
-                self._record(*self._unrecorded)
+                self._record(self._unrecorded)
         if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
             return
-        count, self._ahead = self._ahead, 0  # first: after a lost answer nothing may come back twice
         progress = self._progress()
-        if self._account is not None and (count or progress != self._recorded):
+        if self._account is not None and progress != self._recorded:
             with suppress(LedgerError):
-                self._account.give_back(self.entry, self._lease, count, progress)
+                self._account.record_progress(self.entry, self._lease, progress)
                 self._recorded = progress
 
     def _progress(self) -> str:

@@ -76,12 +76,10 @@ class SqlLedger:
             settings = _found(connection, dataset)
         return None if settings is None else SqlStore(self.database, settings)
 
-    def find_or_add(
-        self, dataset: str, limit: Amount, relation: str, unit: str | None, *, parallel: bool, rule: Rule
-    ) -> SqlStore:
+    def find_or_add(self, limit: Amount, wanted: AccountSettings) -> SqlStore:
         """The account of a data set: a new one, or the one that another process created first."""
-        words: Row = {"dataset": dataset, "relation": relation, "unit": unit, "parallel": parallel}
-        order = {} if rule.order is None else {"renyi_order": rule.order}
+        words: Row = {name: getattr(wanted, name) for name in ("dataset", "relation", "unit", "parallel")}
+        order = {} if wanted.rule.order is None else {"renyi_order": wanted.rule.order}
         dialect = sqlite if self.database.is_sqlite else postgresql
         nothing = {"sums": "[]", "events": 0, "chain_tip": NOTHING_BEFORE, "seal": UNSEALED}
         statement = (
@@ -95,9 +93,9 @@ class SqlLedger:
             self._is_there = True
         with self.database.write() as connection:
             number = connection.execute(statement).scalar_one_or_none()
-            settings = _found(connection, dataset)
+            settings = _found(connection, words["dataset"])
             if settings is None:
-                raise LedgerError(f"{self.name} did not keep the account of {dataset!r}")
+                raise LedgerError(f"{self.name} did not keep the account of {wanted.dataset!r}")
             if number is not None:
                 transaction = SqlTransaction(connection, settings)
                 transaction.lock()
@@ -195,23 +193,16 @@ class SqlTransaction:
         return Standing(self._settings.rule, amount_of(self._row), totals, self._row["partition"])
 
     def entry(self, number: int) -> Entry | None:
-        """Lock the account and then one of its entries, in one statement; None if it has no such entry."""
-        of_account = accounts.c.id == entries.c.account_id
-        having = accounts.c.id == self._settings.number, entries.c.id == number
-        query = select(accounts, entries).join_from(accounts, entries, of_account).where(*having)
-        found = self._connection.execute(query.with_for_update()).mappings().one_or_none()
-        if found is None:
-            self.lock()
-            return None
-        self._row = {column.name: found[column] for column in accounts.c}
-        if _settings(self._row) != self._settings:
-            self.lock()  # says so
-        return _entry({column.name: found[column] for column in entries.c})
+        """Lock the account and return one of its entries; None if it has no such entry."""
+        self.lock()
+        having = entries.c.account_id == self._settings.number, entries.c.id == number
+        found = _rows(self._connection, select(entries).where(*having))
+        return _entry(found[0]) if found else None
 
-    def events(self, entry: int, *acts: str) -> list[Row]:
-        """The events of an entry in their order, unchanged: those of `acts`, or all without any."""
+    def events(self, entry: int) -> list[Row]:
+        """The events of an entry in their order, unchanged."""
         query = _of(history, self._settings.number).where(history.c.entry == entry).order_by(history.c.number)
-        rows = _rows(self._connection, query.where(history.c.act.in_(acts)) if acts else query)
+        rows = _rows(self._connection, query)
         if any(hash_if_readable(row) != row["hash"] for row in rows):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
         return rows

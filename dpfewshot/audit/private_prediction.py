@@ -32,7 +32,6 @@ from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
-from dpfewshot.planning.solve import Setting
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.runtime.redaction import redacts_errors
@@ -44,6 +43,23 @@ _TOKEN_CAP = 100  # as in plans
 
 _ROUNDING = 1e-6
 """Relative tolerance: losses come from float32 rows, and claims are rounded up."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Settings of private prediction.
+
+    Attributes:
+        clip: c, in nats.
+        temperature: τ.
+        prompts: s, the constant number of prompts that the mean is taken over.
+        event: all tokens at these settings.
+    """
+
+    clip: float
+    temperature: float
+    prompts: int
+    event: ZeroConcentrated
 
 
 def token_losses(

@@ -17,7 +17,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import BROKEN
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.tasks.automaton import DEAD, Automaton, ForcedTexts
+from dpfewshot.tasks.automaton import DEAD, Automaton
 from dpfewshot.tasks.schema import automaton
 
 _LONGEST: Final = 64
@@ -68,10 +68,9 @@ class TokenAutomaton:
         self._lengths = np.array([len(text) for text in texts], dtype=np.int64)
         padded = np.array(texts, dtype=f"S{_LONGEST}")
         self._letters = padded.view(np.uint8).reshape(-1, _LONGEST).T.copy()
-        forced = ForcedTexts(self._automaton)
-        self._forced = {_START: forced.after(_START)}
+        self._forced = {_START: self._automaton.forced(_START)}
         self.start = self._forced[_START][1]
-        self._ways = self._explored(forced)
+        self._ways = self._explored()
         written = {text: tuple(backend.tokenize(text)) if text else () for text, _ in self._forced.values()}
         self._forced_tokens = {state: written[text] for state, (text, _) in self._forced.items()}
         self.opening = self._forced_tokens[_START]
@@ -197,7 +196,7 @@ class TokenAutomaton:
         alive = self._distances[settled] < _NEVER
         return Step(step.tokens[alive], settled[alive])
 
-    def _explored(self, forced: ForcedTexts) -> dict[int, list[int]]:
+    def _explored(self) -> dict[int, list[int]]:
         """The states that one token leads to, before what is forced, from every state behind it."""
         ways: dict[int, list[int]] = {}
         waiting = [self.start]
@@ -207,7 +206,7 @@ class TokenAutomaton:
                 ways[state] = np.unique(self._followed(state).states).tolist()
                 for reached in ways[state]:
                     if reached not in self._forced:
-                        self._forced[reached] = forced.after(reached)
+                        self._forced[reached] = self._automaton.forced(reached)
                     waiting.append(self._forced[reached][1])
         return ways
 

@@ -27,7 +27,6 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "generate": "generate",
     "prompt": "prompt",
     "labels": "releases",
-    "calibrate": "releases",
     "choose": "releases",
     "search": "releases",
     "evaluate": "evaluate",

@@ -10,7 +10,7 @@ import click
 
 from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import FAILED, Decorator, json_option, quiet_option, stages, warn
+from dpfewshot.cli.printing import FAILED, Decorator, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -31,7 +31,7 @@ def _takes(*wanted: type | str, **further: Any) -> Decorator:
     """Give an audit options, and those that all audits have."""
     output = {"help": "Write the JSON to this file, new or replaced."}
     settings = takes(*wanted, "output", output=output, **further)
-    return lambda command: settings(quiet_option(json_option(command)))
+    return lambda command: settings(quiet_option(command))
 
 
 class _CanaryByDefault(click.Group):
@@ -125,11 +125,7 @@ def membership(*, project: Project, held_out: str, demonstrations: str | None, a
       dpfewshot audit membership --task trec --demonstrations demos.jsonl \\
         --records half.jsonl --held-out other-half.jsonl
     """
-    from dpfewshot.audit.membership import (
-        membership_inference,
-        trials_of_demonstrations,
-        trials_of_records,
-    )
+    from dpfewshot.audit.membership import membership_inference, trials_of_demonstrations, trials_of_records
 
     inside, outside = project.data.read(), project.data.read(held_out)
     if demonstrations is None:

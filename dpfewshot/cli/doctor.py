@@ -17,7 +17,7 @@ from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import describe
-from dpfewshot.cli.printing import json_option, quiet_option, stages
+from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
 from dpfewshot.values import Demonstration, PrivacyBudget, delta_text, epsilon_text
@@ -43,7 +43,6 @@ class Check:
 @click.command()
 @takes(Model)
 @quiet_option
-@json_option
 def doctor(*, project: Project, as_json: bool) -> None:
     """Check the installation, the backend and its batch invariance, and say what to do.
 
@@ -71,7 +70,6 @@ def doctor(*, project: Project, as_json: bool) -> None:
 def _examine(model: Model) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()}, dpfewshot {__version__}, {sys.platform}")
     yield _check("exact core", _core)
-    yield _check("accounting", _accounting)
     try:
         backend = open_backend(model)
     except DPFewShotError as error:
@@ -113,13 +111,6 @@ def _core() -> str:
             f"4,096 draws of noise have {spread:.2f} times the expected standard deviation: reinstall"
         )
     return "compiled; noise comes from the operating system's generator"
-
-
-def _accounting() -> str:
-    from dpfewshot.accounting import PoissonGaussian, epsilon
-
-    bound = epsilon(PoissonGaussian(80 / 835, 0.95, 15), delta=1 / 835).upper
-    return f"TREC of the paper at sigma=0.95: epsilon at most {epsilon_text(bound)} (printed: 2)"
 
 
 def _library() -> str:
@@ -201,7 +192,6 @@ Next steps:
 @click.command()
 @takes("epsilon", "model", from_file=False, epsilon={"default": 4.0})
 @quiet_option
-@json_option
 def demo(*, project: Project, as_json: bool) -> None:
     """Generate one private demonstration per label from 1,500 made-up support tickets.
 

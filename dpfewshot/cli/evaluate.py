@@ -12,7 +12,7 @@ import click
 
 from dpfewshot.cli.models import LLAMA_CPP, Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import aligned, json_option, quiet_option, stages
+from dpfewshot.cli.printing import aligned, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, MECHANISM_NAMES, Project, finite_or_inf
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.runtime import progress_bar
@@ -58,7 +58,6 @@ REPETITIONS: Final = 3
     help="May be repeated. Default: the planner decides.",
 )
 @quiet_option
-@json_option
 def evaluate(
     *,
     project: Project,

@@ -21,7 +21,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
-from dpfewshot.cli.printing import json_option, quiet_option, stages, warn
+from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
@@ -66,7 +66,6 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
 @quiet_option
-@json_option
 def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 

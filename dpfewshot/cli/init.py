@@ -1,7 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
 What it writes is public: names of columns and labels, and nothing else of the records. What it prints is
-public, too, but for a warning, on a terminal alone, that a column does not look like what it is taken for.
+public, too, but for a warning, on a terminal alone, that no two records have the same unit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpfewshot.cli.project import Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Record, Records, counted, on_one_line, percent_text, unit_noun
+from dpfewshot.values import Records, counted, on_one_line, percent_text, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -135,6 +135,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     """
     from dpfewshot.audit.leak import copies
     from dpfewshot.planning.plan import believed
+    from dpfewshot.records import read_records
     from dpfewshot.records.reading import columns_of_file
 
     if Path(FILE_NAME).exists() and not force:
@@ -147,14 +148,20 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if given["model"] is not None:
         _known_model(given["model"])
     _name_columns(file, columns, given, yes=yes)
-    if yes:
-        records = _read(file, given)
-        labels = _labels(file, given, records, confirmed=False)
-    else:
-        records, labels = _read_and_confirmed(file, given)
     unit = None if given["unit"] == NONE else given["unit"]
-    if sys.stderr.isatty():  # one record may decide it, and a log may travel
-        _warn_of_columns(given, records)
+    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
+    labels = _labels(file, given, records, confirmed=not yes)
+    question = f"{_public(labels)}\nMay everybody know these names? The texts stay private"
+    if not yes and not click.confirm(question, default=None, err=True):
+        raise InvalidRecords(
+            f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
+            "name another column with --label-column"
+        )
+    if unit and len({one.unit for one in records}) == len(records) and sys.stderr.isatty():
+        warn(  # no log, which may travel: one record may decide it
+            f"no two records have the same {unit}, so it protects one record: if a person has several, name "
+            "the column of the person with --unit"
+        )
     noun = unit_noun(unit)
     sent = f"a message that a {'customer' if unit is None else noun} sends"
     question = f'What is a text? With "a" or "an", for example "{sent}"'
@@ -226,13 +233,7 @@ def _in_words(project: Project) -> Iterator[str]:
 
 
 def _answer(
-    given: dict[str, Any],
-    option: str,
-    question: str,
-    default: Any,
-    kind: Any = None,
-    *,
-    yes: bool,
+    given: dict[str, Any], option: str, question: str, default: Any, kind: Any = None, *, yes: bool
 ) -> None:
     """Ask for what no option gives, or take the default."""
     if given[option] is None:
@@ -333,65 +334,6 @@ def _fetched(model: str, *, yes: bool) -> bool:
         warn("the fetch is interrupted")
         return False
     return True
-
-
-def _warn_of_columns(given: Mapping[str, Any], records: Records) -> None:
-    """Warn where a column does not look like what it is taken for."""
-    units = {one.unit for one in records}
-    if given["unit"] != NONE and len(units) == len(records):
-        warn(
-            f"no two records have the same {given['unit']}, so it protects one record: if a person has "
-            "several, name the column of the person with --unit"
-        )
-    if 2 * sum(map(_reads_like_a_text, records)) < len(records):
-        warn(
-            f"most values of {given['text']} are not texts: single words, numbers or dates. If the texts are "
-            "in another column, name it with --text"
-        )
-
-
-def _reads_like_a_text(record: Record) -> bool:
-    """Whether it has several words, which dates have not; other scripts may have no spaces."""
-    text = record.text
-    return not text.isascii() or (len(text.split()) > 1 and any(map(str.isalpha, text)))
-
-
-def _read(file: str, given: Mapping[str, Any]) -> Records:
-    """The records of the columns that are named."""
-    from dpfewshot.records import read_records
-
-    unit = None if given["unit"] == NONE else given["unit"]
-    return read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-
-
-def _read_and_confirmed(file: str, given: dict[str, Any]) -> tuple[Records, list[str]]:
-    """The records, and their labels, once somebody says that these are public; else asks again."""
-    while True:
-        records = _read(file, given)
-        try:
-            labels = _labels(file, given, records, confirmed=True)
-        except InvalidRecords as error:
-            warn(on_one_line(str(error)))
-        else:
-            question = f"{_public(labels)}\nMay everybody know these names? The texts stay private"
-            if click.confirm(question, default=None, err=True):
-                return records, labels
-        _ask_for_public_labels(file, given)
-
-
-def _ask_for_public_labels(file: str, given: dict[str, Any]) -> None:
-    """Let the operator change the labels in the file, or name another column of labels, and so of units."""
-    from dpfewshot.records.reading import columns_of_file
-
-    before, taken, columns = given["label_column"], (given["text"], given["unit"]), columns_of_file(file)
-    others = [name for name, repeats in columns.items() if repeats and name not in taken]
-    choices = _one_of(*dict.fromkeys([before, *others]))
-    click.echo(f"In {file}, rename what is private, or drop its records; or name another column.", err=True)
-    question = "Column of the label (Enter reads the file again)"
-    given["label_column"] = click.prompt(question, before, type=choices, err=True)
-    if given["label_column"] != before:  # which is free now, and may be a customer's
-        free = [name for name in columns if name not in {given["text"], given["label_column"]}]
-        given["unit"] = click.prompt(_WHOM, given["unit"], type=_one_of(*free, NONE), err=True)
 
 
 def _public(labels: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import click
 from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import FAILED, Decorator, aligned, json_option, warn
+from dpfewshot.cli.printing import FAILED, Decorator, aligned, warn
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
@@ -69,7 +69,6 @@ def ledger() -> None:
     help="How plans count. sum: their epsilon and delta add up. renyi: many small plans share the budget "
     "with far less noise; one plan may take a quarter of delta.",
 )
-@json_option
 def create(*, project: Project, relation: str, sequential: bool, rule: str, as_json: bool) -> None:
     """Create an account for a data set.
 
@@ -94,7 +93,6 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
 @ledger.command()
 @_takes()
-@json_option
 def show(*, project: Project, as_json: bool) -> None:
     """Show an account's budget, what is spent, and its chain tip, the hash of its last event.
 
@@ -112,7 +110,6 @@ def show(*, project: Project, as_json: bool) -> None:
 
 @ledger.command()
 @_takes()
-@json_option
 def history(*, project: Project, as_json: bool) -> None:
     """List the events of an account: when, who, what.
 
@@ -149,7 +146,6 @@ def _words(row: dict[str, Any]) -> Iterator[object]:
 @ledger.command("verify")
 @_takes()
 @click.option("--head", help="A chain tip noted earlier: the history must contain this hash.")
-@json_option
 def verify_account(*, project: Project, head: str | None, as_json: bool) -> None:
     """Recompute the chain of hashes and replay the history. Exit status 2 if anything disagrees.
 
@@ -179,7 +175,6 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
 
 @ledger.command()
 @_takes()
-@json_option
 def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON is its only form
     """Print the account, its entries and its history as they are stored: one JSON object.
 
@@ -196,7 +191,6 @@ def export(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - JSON i
 
 @ledger.command("change-budget")
 @_takes("epsilon", "delta", own=("epsilon", "delta"), delta=_DELTA)
-@json_option
 def change_budget(*, project: Project, as_json: bool) -> None:
     """Replace an account's budget, which its history records. A larger one weakens the promise.
 
@@ -281,11 +275,9 @@ def _exactly(amount: Mapping[str, float]) -> str:
 
 
 @click.command()
-@click.argument("file", required=False)
-@click.option("--demonstrations", help="The same as FILE.")
-@takes("ledger", required=("ledger",), files={"demonstrations": "demonstrations"})
-@json_option
-def verify(*, file: str | None, demonstrations: str | None, project: Project, as_json: bool) -> None:
+@click.argument("file")
+@takes("ledger", required=("ledger",), files={"demonstrations": "file"})
+def verify(*, file: str, project: Project, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
     A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
@@ -306,9 +298,6 @@ def verify(*, file: str | None, demonstrations: str | None, project: Project, as
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations import numbered_lines
 
-    file = file or demonstrations
-    if file is None:
-        raise click.UsageError("name the file of demonstrations: FILE, or --demonstrations FILE")
     lines = dict(numbered_lines(file))
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         checked = check_certificates(lines.values(), opened, lines)

@@ -194,28 +194,18 @@ def workers_of(
 
 
 @click.group(invoke_without_command=True)
+@json_option
 @click.pass_context
-def model(context: click.Context) -> None:
-    """List the language models that can be fetched by name, or fetch one.
+def model(context: click.Context, *, as_json: bool) -> None:
+    """List the language models that can be fetched by name, and which are on this machine; or fetch one.
 
     \b
     Example:
       dpfewshot model
       dpfewshot model get qwen-0.5b
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_models)
-
-
-@model.command("list")
-@json_option
-def list_models(*, as_json: bool) -> None:
-    """List the models, their sizes and licences, and which are on this machine.
-
-    \b
-    Example:
-      dpfewshot model list
-    """
+    if context.invoked_subcommand is not None:
+        return
     if as_json:
         click.echo(json.dumps({"models": [_facts(name, downloaded(name)) for name in DOWNLOADS]}))
         return

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from dpfewshot.cli.printing import Decorator, in_options, warn
+from dpfewshot.cli.printing import Decorator, in_options, json_option, warn
 from dpfewshot.cli.project import SETTINGS, AccountName, Project, names_of, project_of
 from dpfewshot.cli.project_file import FILE_NAME, OUTPUT, assigned, read
 from dpfewshot.errors import DPFewShotError
@@ -45,7 +45,7 @@ def takes(
     files: Mapping[str, str] | None = None,
     **changed: Mapping[str, Any],
 ) -> Decorator:
-    """Give a command settings, as options or keys, and call it with the project that they describe.
+    """Give a command --json and settings, as options or keys; call it with the project that they describe.
 
     Args:
         wanted: dataclasses of settings, and names of single ones.
@@ -58,6 +58,8 @@ def takes(
     names = list(dict.fromkeys(listed))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = json_option(command)
+
         @wraps(command)
         def with_project(**values: Any) -> Any:
             source = click.get_current_context().get_parameter_source

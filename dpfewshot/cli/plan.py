@@ -14,15 +14,8 @@ from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import aligned, in_options, json_option, quiet_option, stages
-from dpfewshot.cli.project import (
-    WORD_HISTOGRAM,
-    AccountName,
-    Budget,
-    Data,
-    PlanOptions,
-    Project,
-)
+from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
+from dpfewshot.cli.project import WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
     Relation,
@@ -46,12 +39,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, "probe_seconds"),
-    required=("task", "records", "epsilon"),
+    *(Data, Model, Budget, PlanOptions, AccountName, "probe_seconds"), required=("task", "records", "epsilon")
 )
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @quiet_option
-@json_option
 def plan(*, project: Project, details: bool, as_json: bool) -> None:
     """Show what generate will write, what it costs, and how the texts will read. Spends nothing.
 
@@ -81,7 +72,7 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
             describe(measured, unit),
             f"      {account}",
             *_without_records(synthesizer),
-            *_remedies(measured, needed, unit),
+            *(_remedies(measured, needed, unit) if needed else ()),
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
@@ -212,15 +203,13 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
 
-def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> Iterator[str]:
-    """What would be enough for texts that read well, if these do not."""
-    if needed is None:
-        return
+def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
+    """What would be enough for texts that read well, where these do not."""
     settings, readable = plan.settings, _readable_labels(plan)
     of_each = " of each label" if needed.scope else ""
     ways = {
         f"--max-tokens {needed.max_tokens}": needed.max_tokens,
-        f"--epsilon {_upwards(needed.epsilon or 0.0)}": needed.epsilon,
+        f"--epsilon {math.ceil(100 * (needed.epsilon or 0)) / 100:g}": needed.epsilon,
         f"the other labels alone, which lose nothing by it:{readable}": readable,
         f"{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
     }
@@ -233,33 +222,25 @@ def _remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> 
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
-_OF_PLAN_ALONE: Final = {"config", "details", "quiet", "as_json"}
-"""Options that `generate` need not repeat."""
-
-
 def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     """The command to type now. To generate is not the next step where the texts would be of no use."""
     from dpfewshot.planning.plan import epsilon_warnings
 
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
-    context = click.get_current_context()
-    in_file = context.params.get("config")
-    typed = any(
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        for name in context.params.keys() - _OF_PLAN_ALONE
-    )
-    same = "with the same options" if typed or not in_file else ""
-    generate = "dpfewshot generate" + f", {same}" * bool(same) + " and --output demos.jsonl" * (not in_file)
     if needed is not None:
-        readable, shorter = _readable_labels(plan), needed.max_tokens or 0
-        shortens = plan.mechanism != WORD_HISTOGRAM
-        if shortens and (4 * shorter >= 3 * plan.settings.max_tokens or not (readable or needed.epsilon)):
-            other = f" --max-tokens {shorter or max(1, plan.settings.max_tokens // 2)}"
-        else:
-            other = readable or (f" --epsilon {_upwards(needed.epsilon)}" if needed.epsilon else "")
-        told = f"next: dpfewshot plan{other}" + f", else {same}" * bool(same) + ", or another of these"
-        return told + "; generate would spend the budget on texts that read so" * (not readable)
+        return (
+            "next: dpfewshot plan with other options or more records; generate would spend the budget on "
+            "texts that read so"
+        )
+    context = click.get_current_context()
+    generate, in_file = "dpfewshot generate", context.params.get("config")
+    if not in_file or any(
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params
+    ):
+        generate += ", with the same options"
+    if not in_file:
+        generate += " and --output demos.jsonl"
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     return f"next: {generate}"
@@ -272,11 +253,6 @@ def _readable_labels(plan: GenerationPlan) -> str:
     noisy = noisy_strata(plan)
     well = [label for one in plan.strata if one not in noisy for label in one.labels]
     return "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
-
-
-def _upwards(epsilon: float) -> str:
-    """To two digits behind the point, at least what is enough."""
-    return f"{math.ceil(100 * epsilon) / 100:g}"
 
 
 # ---- in detail -------------------------------------------------------------------------------------------

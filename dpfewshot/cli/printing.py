@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import click
 
-from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import on_one_line
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -42,16 +41,6 @@ def stages() -> Callable[[str], None]:
 def warn(message: str) -> None:
     """Print a warning on standard error, with --quiet too."""
     click.echo(f"warning: {message}", err=True)
-
-
-def publish(text: str, path: str | None, write: Callable[[str], object]) -> None:
-    """Print a release and write it to a file, if one is named. It is paid for: neither may lose the other."""
-    try:
-        click.echo(text)
-    finally:
-        if path is not None:
-            with write_errors(path):
-                write(path)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

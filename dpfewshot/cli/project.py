@@ -284,7 +284,6 @@ class Project:
     balanced: bool = setting(False, section="choose")
     no_demonstrations: bool = setting(True, section="choose")
     instruction_only: bool = setting(False, section="choose")
-    calibrations: tuple[str, ...] = setting((), section="choose")
     proxy_choice: bool = setting(False, section="choose")
     rounds: int = setting(2, section="search")
     most_candidates: int = setting(12, section="search")

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import json_option, stages
+from dpfewshot.cli.printing import stages
 from dpfewshot.cli.project import Project
 from dpfewshot.demonstrations import Demonstrations
 
@@ -19,7 +19,6 @@ UNPROTECTED: Final = "the new text stands in it as it is, and goes to the model 
 @click.argument("text")
 @takes("task", required=("task",), files={"demonstrations": "demonstrations"})
 @click.option("--demonstrations", required=True, help="From generate or choose, in prompt order.")
-@json_option
 def prompt(*, project: Project, text: str, demonstrations: str, as_json: bool) -> None:
     """Print a prompt that asks any model for the label of TEXT, after the demonstrations.
 

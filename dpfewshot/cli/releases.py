@@ -1,12 +1,11 @@
-"""`dpfewshot choose`, `calibrate` and `labels`: release something else than demonstrations from records."""
+"""`dpfewshot choose`, `search` and `labels`: release something else than demonstrations from records."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,18 +14,11 @@ import click
 from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import Decorator, json_option, publish, quiet_option, stages
-from dpfewshot.cli.project import (
-    COLUMNS,
-    HOLDOUT,
-    AccountName,
-    Budget,
-    Project,
-    check_budget,
-)
+from dpfewshot.cli.printing import Decorator, quiet_option, stages
+from dpfewshot.cli.project import COLUMNS, AccountName, Budget, Project, check_budget
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
-from dpfewshot.runtime.files import read_text
+from dpfewshot.runtime.files import read_text, write_errors
 from dpfewshot.values import (
     PrivacyBudget,
     PrivacySpend,
@@ -39,9 +31,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
-    from dpfewshot.icl import Calibration
-    from dpfewshot.releases.choice import Candidate, Choice
-    from dpfewshot.tasks import Task
+    from dpfewshot.releases.choice import Choice
     from dpfewshot.values import Demonstration, Records
 
 CONTEXT_TOKENS: Final = 1024
@@ -51,34 +41,23 @@ _BLOCK: Final = 30
 """Prompts that are evaluated together."""
 
 
-def _takes(output: str, *further: str, files: Mapping[str, str]) -> Decorator:
-    """Give a command the settings of a release from labelled records, and further ones."""
+def _takes(*further: str) -> Decorator:
+    """Give a command the settings of a choice from labelled records, and further ones."""
     settings = takes(
         *("task", "records", *COLUMNS, Model, Budget, "holdout", "record_token_cap", AccountName, "output"),
-        *("scored_units", *further),
+        *("scored_units", "score", "balanced", "proxy_choice", *further),
         required=("task", "records", "epsilon"),
-        files=files,
-        holdout={"default": HOLDOUT},
-        output={"help": output},
-    )
-    return lambda command: settings(quiet_option(json_option(command)))
-
-
-def _chooses(*further: str) -> Decorator:
-    """Give a command the settings of a choice, and further ones."""
-    settings = _takes(
-        "A new .jsonl file for the chosen demonstrations.",
-        *("score", "balanced", "proxy_choice", *further),
         files={"demonstrations": "candidates", "chosen": "output"},
+        output={"help": "A new .jsonl file for the chosen demonstrations."},
     )
     candidates = click.option(
         "--candidates", multiple=True, required=True, help="From generate --output. Repeatable."
     )
-    return lambda command: settings(candidates(command))
+    return lambda command: settings(candidates(quiet_option(command)))
 
 
 @click.command()
-@_chooses("no_demonstrations", "instruction_only", "calibrations")
+@_takes("no_demonstrations", "instruction_only")
 def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> None:
     """Choose the demonstrations that label the records best, under (epsilon, 0), and print their accuracy.
 
@@ -91,24 +70,22 @@ def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
     from dpfewshot.releases import choosing
     from dpfewshot.releases.choice import Candidate, checked_candidates
 
-    _check_new(project.output)
     task = project.task
     offered = [Candidate()] if project.no_demonstrations else []
     offered += [Candidate(Demonstrations.from_jsonl(path), name=path) for path in candidates]
     checked_candidates(task, offered)
     texts = [text for one in offered for text in one.demonstrations]
-    with _release(project, texts, doing="scoring", choosing=True) as (records, model, settings):
+    with _choosing(project, texts) as (records, model, settings):
         if project.instruction_only:
             written = instruction_only_demonstrations(task, model)
             offered.append(Candidate(written, name="instruction-only"))
-        offered += list(_calibrated(task, model, offered, project.calibrations))
         stages()("scoring the candidates")
         choice = choosing.choose(task, records, model, offered, **settings)
     _publish_choice(project, choice, as_json=as_json)
 
 
 @click.command()
-@_chooses("rounds", "most_candidates")
+@_takes("rounds", "most_candidates")
 def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> None:
     """Search in rounds for the best of the demonstrations to show, at the cost of one choice.
 
@@ -123,10 +100,9 @@ def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
     """
     from dpfewshot.releases import choosing
 
-    _check_new(project.output)
     shown = [one for path in candidates for one in Demonstrations.from_jsonl(path)]
     rounds, most = project.rounds, project.most_candidates
-    with _release(project, shown, doing="scoring", choosing=True) as (records, model, settings):
+    with _choosing(project, shown) as (records, model, settings):
         stages()(f"scoring in {rounds} rounds")
         proposer = choosing.Variations(shown, most=most)
         choice = choosing.search(project.task, records, model, proposer=proposer, rounds=rounds, **settings)
@@ -134,11 +110,17 @@ def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
 
 
 def _publish_choice(project: Project, choice: Choice, *, as_json: bool) -> None:
+    """Print a choice and write its demonstrations. It is paid for: neither may lose the other."""
     where = "records that were kept for this" if project.holdout else "records"
     told = json.dumps(choice.as_dict())
     if not as_json:
         told = _choice_in_words(choice, project.model.name, where)
-    publish(told, project.output, choice.demonstrations.to_jsonl)
+    try:
+        click.echo(told)
+    finally:
+        if project.output is not None:
+            with write_errors(project.output):
+                choice.demonstrations.to_jsonl(project.output)
 
 
 def _choice_in_words(choice: Choice, model: str, where: str) -> str:
@@ -161,84 +143,17 @@ def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     )
 
 
-def _calibrated(
-    task: Task, model: LogprobBackend, candidates: Sequence[Candidate], paths: Sequence[str]
-) -> Iterator[Candidate]:
-    """The candidates that files of `dpfewshot calibrate` were released for, with their calibrations."""
-    from dpfewshot.icl import Calibration
-    from dpfewshot.icl.prompt import FewShotPrompt
-
-    prompts = {FewShotPrompt(task, model, one.demonstrations).fingerprint(): one for one in candidates}
-    for path in paths:
-        released = Calibration.from_json(path)
-        if released.prompt not in prompts:
-            raise InvalidPlan(f"{path}: was released for another prompt than those of --candidates")
-        plain = prompts[released.prompt]
-        yield replace(plain, name=f"{plain.name} with {path}", calibration=released)
-
-
-_SUFFIX: Final = ".calibration.json"
-
-
-@click.command()
-@_takes(
-    f"A new file. Default: the demonstrations' name, with {_SUFFIX} for its ending.",
-    files={"demonstrations": "demonstrations"},
-)
-@click.option("--demonstrations", help="From generate --output, in prompt order. Default: none.")
-def calibrate(*, project: Project, demonstrations: str | None, as_json: bool) -> None:
-    """Release a prompt's bias towards each label, under (epsilon, delta), for icl.Classifier(calibration=).
-
-    The records of frequent labels weigh less, unless population gives one number for all labels: if most
-    records had one label, it would look like bias.
-
-    \b
-    Example:
-      dpfewshot calibrate --task trec --records trec.jsonl.gz --demonstrations demos.jsonl --epsilon 0.1
-      dpfewshot choose ... --candidates demos.jsonl --set calibrations=demos.calibration.json
-    """
-    from dpfewshot.releases.calibration import release_calibration
-
-    path = project.output or str(Path(demonstrations or "none").with_suffix(_SUFFIX))
-    _check_new(path)
-    shown = () if demonstrations is None else Demonstrations.from_jsonl(demonstrations)
-    with _release(project, shown, doing="measuring") as (records, model, settings):
-        stages()("measuring the bias")
-        released = release_calibration(project.task, records, model, shown, **settings)
-    told = json.dumps(released.as_dict()) if as_json else f"{path}: {_in_words(released)}"
-    publish(told, path, released.to_json)
-
-
-def _in_words(released: Calibration) -> str:
-    biases = ", ".join(
-        f"{on_one_line(label)} {bias:+.2f}"
-        for label, bias in zip(released.labels, released.bias, strict=True)
-    )
-    beside = ", at no cost beside generation" if released.parallel else ""
-    price = "no guarantee" if released.spent is None else _price(released.spent, released.relation) + beside
-    return f"in nats, with noise of {released.noise:.2g} each: {biases} ({price})"
-
-
-def _price(spent: PrivacySpend, relation: str) -> str:
-    return f"{_amounts(spent)}, neighbours {relation}"
-
-
 def _amounts(spent: PrivacySpend) -> str:
     return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}"
 
 
-def _check_new(path: str | None) -> None:
-    if path is not None and Path(path).exists():
-        raise click.UsageError(f"--output {path} exists: name a new file, or move the earlier one away")
-
-
 @contextmanager
-def _release(
-    project: Project, texts: Iterable[Demonstration], *, doing: str, choosing: bool = False
+def _choosing(
+    project: Project, texts: Iterable[Demonstration]
 ) -> Iterator[tuple[Records, LogprobBackend, dict[str, Any]]]:
-    """Check what needs no model, then give the records, the model and the other arguments of a release.
+    """Check what needs no model, then give the records, the model and the other arguments of a choice.
 
-    A release is charged after its last step alone (`releases.scoring.charged`): Ctrl-C says so.
+    It is charged after its last step alone (`releases.scoring.charged`): Ctrl-C says so.
     """
     tell, done = stages(), False
 
@@ -246,10 +161,14 @@ def _release(
         nonlocal done
         done = done or step == steps  # of the first round
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
-            tell(f"{doing}: {100 * step // steps} % done")
+            tell(f"scoring: {100 * step // steps} % done")
 
+    if project.output is not None and Path(project.output).exists():
+        raise click.UsageError(
+            f"--output {project.output} exists: name a new file, or move the earlier one away"
+        )
     try:
-        records, settings = _inputs(project, texts, choosing=choosing)
+        records, settings = _inputs(project, texts)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         yield records, model, settings | {"on_progress": on_progress}
     except KeyboardInterrupt:
@@ -257,9 +176,7 @@ def _release(
         raise click.Abort(f"interrupted: nothing is released, and {spent}") from None
 
 
-def _inputs(
-    project: Project, texts: Iterable[Demonstration], *, choosing: bool
-) -> tuple[Records, dict[str, Any]]:
+def _inputs(project: Project, texts: Iterable[Demonstration]) -> tuple[Records, dict[str, Any]]:
     """Read the records, check what needs no model, and say what it costs: a choice has no δ.
 
     The account is not created for texts that it has paid for.
@@ -276,7 +193,7 @@ def _inputs(
     if not isinstance(budget, PrivacyBudget):
         raise click.UsageError("--epsilon must be finite: without noise there is no release")
     check_whole("scored_units", project.scored_units)
-    cost = PrivacySpend(budget.epsilon, 0.0 if choosing else budget.delta)
+    cost = PrivacySpend(budget.epsilon, 0.0)
     run = relation_of("poisson", population), unit_of(records)
     account, name = project.account.opened(*run, None), project.account.account
     divided: dict[str, Any] = {"population": population, "holdout": holdout}
@@ -295,16 +212,16 @@ def _inputs(
             told = f"the account {name!r} has spent at most {spent} in all, and then at most {then}, "
             told += "if nothing else spends"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
-    settings: dict[str, Any] = {
+    return records, {
         "budget": budget,
         **divided,
         "scored_units": project.scored_units,
         "record_token_cap": project.settings.record_token_cap,
         "account": account or project.account.opened(*run, budget),
+        "score": project.score,
+        "balanced": project.balanced,
+        "proxy": project.proxy_choice,
     }
-    if choosing:
-        settings |= {"score": project.score, "balanced": project.balanced, "proxy": project.proxy_choice}
-    return records, settings
 
 
 # ---- labels ----------------------------------------------------------------------------------------------
@@ -320,7 +237,6 @@ def _inputs(
 )
 @click.option("--count", type=int, required=True, help="The number of labels.")
 @click.option("--candidates", help="A file with the public labels to choose from, one per line.")
-@json_option
 def labels(*, project: Project, count: int, candidates: str | None, as_json: bool) -> None:
     """Release the labels that most units have, under (epsilon, delta), one per line.
 
@@ -347,8 +263,8 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
         return
     for label in release.labels:
         click.echo(" ".join(label.splitlines()))  # one line per label
-    price = _price(release.spent or PrivacySpend(0.0, 0.0), release.relation)
-    click.echo(f"{len(release.labels)} labels for {price}", err=True)
+    spent = release.spent or PrivacySpend(0.0, 0.0)
+    click.echo(f"{len(release.labels)} labels for {_amounts(spent)}, neighbours {release.relation}", err=True)
 
 
 def _lines(path: str) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.printing import warn
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -29,46 +29,39 @@ if TYPE_CHECKING:
 )
 @click.option("--demonstrations", help="A .jsonl file from generate --output.")
 @click.option("--choice", help="A file with the output of choose --json.")
-@click.option("--plan", help="A file with the output of plan --json or generate --json.")
-@click.option("--evaluation", help="A .jsonl file from evaluate --output.")
 @click.option("--audit", "audits", multiple=True, help="A file with the output of audit --json. Repeatable.")
 @click.option(
     "--private",
     "confidential",
     is_flag=True,
-    help="Also show what is for the trusted side alone: accuracy and audits on private data, demonstrations "
+    help="Also show what is for the trusted side alone: audits on private data, demonstrations "
     "without a guarantee, dates.",
 )
-@json_option
 def report(
     *,
     project: Project,
     demonstrations: str | None,
     choice: str | None,
-    plan: str | None,
-    evaluation: str | None,
     audits: tuple[str, ...],
     confidential: bool,
     as_json: bool,
 ) -> None:
-    """Write one HTML file that reports what was promised, spent, released, measured and audited.
+    """Write one HTML file that reports what was promised, spent, released and audited.
 
     \b
     Example:
       dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --account tickets
-      dpfewshot report ... --evaluation results.jsonl --audit findings.json --private
+      dpfewshot report ... --audit findings.json --private
     """
     from dpfewshot import report as reports
-    from dpfewshot.evaluation import read_cells
 
     account, output = project.account, str(project.output)
     if account.account is None and account.ledger == os.environ.get(LEDGER_VARIABLE):
         account = AccountName()  # a report need not be of an account
     account.check()
-    if not (account.ledger or demonstrations or choice or plan or evaluation or audits):
+    if not (account.ledger or demonstrations or choice or audits):
         raise click.UsageError(
-            "there is nothing to report: give --demonstrations, --choice, --ledger, --plan, --evaluation "
-            "or --audit"
+            "there is nothing to report: give --demonstrations, --choice, --ledger or --audit"
         )
     opened = account.opened()
     snapshot = None if opened is None else opened.snapshot()
@@ -76,8 +69,6 @@ def report(
         demonstrations=None if demonstrations is None else Demonstrations.from_jsonl(demonstrations),
         snapshot=snapshot,
         choice=None if choice is None else reports.read_choice(choice),
-        plan=None if plan is None else reports.read_plan(plan),
-        cells=() if evaluation is None else read_cells(evaluation),
         findings=[finding for path in audits for finding in reports.read_findings(path)],
     )
     contents = reports.select(sources, confidential=confidential)
@@ -99,7 +90,7 @@ def _document(contents: Contents, output: str) -> dict[str, object]:
         "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),
-        "left_out": contents.left_out._asdict(),
+        "left_out": contents.left_out,
     }
 
 
@@ -116,11 +107,11 @@ def _in_words(contents: Contents, output: str) -> str:
         lines.append(contents.choice.statement)
     if contents.confidential:
         lines.append("CONFIDENTIAL: this report is for the trusted side alone")
-    elif any(left_out):
+    elif any(left_out.values()):
         lines.append(
             "left out because they are confidential: "
-            f"{counted(left_out.demonstrations, 'demonstration')} without a guarantee, "
-            f"{counted(left_out.cells, 'evaluation cell')}, {counted(left_out.findings, 'finding')}, "
-            f"{counted(left_out.choices, 'choice')}; --private shows them"
+            f"{counted(left_out['demonstrations'], 'demonstration')} without a guarantee, "
+            f"{counted(left_out['findings'], 'finding')}, {counted(left_out['choices'], 'choice')}; "
+            "--private shows them"
         )
     return "\n".join(lines)

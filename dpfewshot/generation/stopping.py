@@ -66,15 +66,10 @@ async def in_thread(thread: ThreadPoolExecutor, work: Callable[[StopSignal], Res
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
         signal.set()
-        outcome.add_done_callback(_retrieve_exception)
+        # asyncio would log an exception that is never retrieved
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         running.cancel()
         while not outcome.done():
             with suppress(asyncio.CancelledError):  # a second one must not leave the work running
                 await asyncio.wait([outcome])
         raise
-
-
-def _retrieve_exception(outcome: asyncio.Future[Result]) -> None:
-    # asyncio would log an exception that is never retrieved
-    if not outcome.cancelled():
-        outcome.exception()

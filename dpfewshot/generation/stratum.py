@@ -11,30 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import RunKey
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.certificates import Certificate, line_hash, plan_hash
+from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
-from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
-
-Recorded = TypeVar("Recorded")
-
-COMMITS: Final = 8
-"""The least number of commits that charge a demonstration's draws, if it has as many draws.
-
-A killed process loses the draws of one commit.
-"""
 
 
 @dataclass(eq=False)
@@ -82,7 +73,6 @@ class StratumRun:
     @property
     def terms(self) -> Terms:
         """What is reserved for it."""
-        settings = self.set_up.plan.settings
         return Terms(
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
@@ -90,7 +80,6 @@ class StratumRun:
             tokens_per_draw=self.set_up.tokens_per_draw(self.plan),
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
-            draws_at_once=max(1, settings.draws_per_demonstration // COMMITS),
             key=self.key,
         )
 
@@ -237,7 +226,7 @@ class StratumRun:
         self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
     ) -> Demonstration:
         with stop.holding(self.lock), self._reserved() as reservation:
-            late = self._told(reservation.finish_release)
+            late = reservation.finish_release()
             self._late += [] if late is None else [from_line(late)]
             for one in self._late:
                 if one.label == label:
@@ -298,22 +287,8 @@ class StratumRun:
             certificate=certificate,
             finished=loop.ended(released),
         )
-        line = made.as_line()
-        self._told(partial(reservation.release, line, line_hash(line)))
+        reservation.release(made.as_line())
         return made
-
-    @staticmethod
-    def _told(record: Callable[[], Recorded]) -> Recorded:
-        """What the recording of a release returns; a failure says that nothing is lost."""
-        try:
-            return record()
-        except RunTakenOver:
-            raise
-        except LedgerError as error:
-            raise LedgerError(
-                f"{error}. What was released is kept until the ledger has its hash: ask for it again, which "
-                "draws nothing"
-            ) from None
 
     @contextmanager
     def _reserved(self) -> Iterator[Reservation]:

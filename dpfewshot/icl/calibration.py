@@ -91,7 +91,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `to_json` or `dpfewshot calibrate` wrote; `InvalidPlan` names a file that is none."""
+        """Read what `to_json` wrote; `InvalidPlan` names a file that is none."""
         text = read_text(path, InvalidPlan)
         try:
             return cls.from_dict(json.loads(text))

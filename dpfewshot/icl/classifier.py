@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidTask
 from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
+from dpfewshot.icl.prompt import BATCH, FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat, Text
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.tasks import Task
@@ -20,8 +20,6 @@ from dpfewshot.values import Demonstration
 
 CONTENT_FREE: Final = ("N/A", "[MASK]", "")
 """Content-free texts: the model's answers to them are its bias (Zhao et al., section 5)."""
-
-_BATCH: Final = 32  # enough to keep a server busy, few enough to hold in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +73,12 @@ class Classifier(Labeller[Prediction]):
         *,
         calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(FewShotPrompt(task, backend, demonstrations), _BATCH)
+        super().__init__(FewShotPrompt(task, backend, demonstrations))
         if self.format.labels is None:
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
         self.calibrated = calibrated or calibration is not None
-        self._tree = self._prompt.label_tree()
+        self.tree = self.prompt.label_tree()
         self.bias: NDArray[np.float64] = np.zeros(len(self.labels))
         if calibration is not None:
             self.bias = self._released(calibration)
@@ -97,7 +95,7 @@ class Classifier(Labeller[Prediction]):
         Rows sum to 1. A single text gives one row.
         """
         given = [texts] if isinstance(texts, (str, Mapping)) else texts
-        rows = [one.probabilities for one in self.stream(given, batch_size=_BATCH)]
+        rows = [one.probabilities for one in self.stream(given, batch_size=BATCH)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(self.labels))
 
     def _answers(self, batch: Sequence[Question]) -> Iterator[Prediction]:
@@ -109,7 +107,7 @@ class Classifier(Labeller[Prediction]):
 
     def _released(self, calibration: Calibration) -> NDArray[np.float64]:
         """Return the released bias, if it is this prompt's."""
-        if calibration.labels != self.labels or calibration.prompt != self._prompt.fingerprint():
+        if calibration.labels != self.labels or calibration.prompt != self.prompt.fingerprint():
             raise InvalidPlan(
                 "calibration= was released for another prompt: other demonstrations, another order, other "
                 "labels or wording, or a model with other tokens"
@@ -119,7 +117,7 @@ class Classifier(Labeller[Prediction]):
     def _content_free(self) -> NDArray[np.float64]:
         """Return log p_cf."""
         texts = map(self.format.layout.repeated, CONTENT_FREE)
-        logprobs = self._logprobs([(None, self._prompt.question(text)) for text in texts])
+        logprobs = self._logprobs([(None, self.prompt.question(text)) for text in texts])
         bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
         if not np.isfinite(bias).all():
             raise BackendError(
@@ -130,7 +128,7 @@ class Classifier(Labeller[Prediction]):
 
     def _logprobs(self, questions: Sequence[tuple[int | None, list[int]]]) -> NDArray[np.float64]:
         """Return the labels' log-probabilities relative to each other, shape (texts, labels)."""
-        scores = self._prompt.label_logprobs(self._tree, [question for _, question in questions])
+        scores = self.prompt.label_logprobs(self.tree, [question for _, question in questions])
         for (position, _), score in zip(questions, scores, strict=True):
             if not np.isfinite(score.max()):
                 raise no_answer(position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
-
-_BATCH: Final = 30  # two groups of parallel streams
 
 
 class Extractor(Labeller[str]):
@@ -39,48 +36,49 @@ class Extractor(Labeller[str]):
     ) -> None:
         if max_tokens < 1:
             raise InvalidPlan(f"max_tokens must be at least 1, not {max_tokens}")
-        super().__init__(FewShotPrompt(task, backend, demonstrations), _BATCH)
-        self._max_tokens = max_tokens
+        super().__init__(FewShotPrompt(task, backend, demonstrations))
+        self.max_tokens = max_tokens
         self._ends = ending_tokens(backend)
 
     def __repr__(self) -> str:
-        return f"Extractor({self.format.label_field!r}, max_tokens={self._max_tokens})"
+        return f"Extractor({self.format.label_field!r}, max_tokens={self.max_tokens})"
 
     def _answers(self, batch: Sequence[Question]) -> Iterator[str]:
-        decoded = greedy(self._prompt, [tokens for _, tokens in batch], self._max_tokens, self._ends)
-        for written, (position, _) in zip(decoded, batch, strict=True):
+        for written, (position, _) in zip(self.greedy([tokens for _, tokens in batch]), batch, strict=True):
             if written is None:
                 raise no_answer(position)
             with failing_as_backend():
-                text = text_of(self._prompt.backend, written, self._ends)
+                text = self.text(written)
             yield text
 
     def _label(self, answer: str) -> str:
         return answer
 
+    def greedy(self, questions: Sequence[Tokens]) -> list[list[int] | None]:
+        """Decode all questions greedily. One that reached its end repeats its last token.
 
-def greedy(
-    prompt: FewShotPrompt, questions: Sequence[Tokens], max_tokens: int, ends: frozenset[int]
-) -> list[list[int] | None]:
-    """Decode all questions greedily, up to `max_tokens`. One that reaches one of `ends` repeats it.
+        None stands where the backend has no answer.
+        """
+        written: list[list[int]] = [[] for _ in questions]
+        unanswered: set[int] = set()
+        with self.prompt.block(questions, self.max_tokens) as block:
+            for step in range(self.max_tokens):
+                if step > 0:
+                    block.append_each([tokens[-1] for tokens in written])
+                rows = self.prompt.answers(block, len(questions))
+                for index, (tokens, row) in enumerate(zip(written, rows, strict=True)):
+                    ended = index in unanswered or (bool(tokens) and tokens[-1] in self._ends)
+                    if not ended and (np.isnan(row).any() or row.max() == -np.inf):
+                        unanswered.add(index)
+                    tokens.append(tokens[-1] if ended else int(row.argmax()))
+                endings = (tokens[-1] in self._ends for tokens in written)
+                if all(index in unanswered or ended for index, ended in enumerate(endings)):
+                    break
+        return [None if index in unanswered else tokens for index, tokens in enumerate(written)]
 
-    None stands where the backend has no answer.
-    """
-    written: list[list[int]] = [[] for _ in questions]
-    unanswered: set[int] = set()
-    with prompt.block(questions, max_tokens) as block:
-        for step in range(max_tokens):
-            if step > 0:
-                block.append_each([tokens[-1] for tokens in written])
-            rows = prompt.answers(block, len(questions))
-            for index, (tokens, row) in enumerate(zip(written, rows, strict=True)):
-                ended = index in unanswered or (bool(tokens) and tokens[-1] in ends)
-                if not ended and (np.isnan(row).any() or row.max() == -np.inf):
-                    unanswered.add(index)
-                tokens.append(tokens[-1] if ended else int(row.argmax()))
-            if all(tokens[-1] in ends or index in unanswered for index, tokens in enumerate(written)):
-                break
-    return [None if index in unanswered else tokens for index, tokens in enumerate(written)]
+    def text(self, written: Tokens) -> str:
+        """Return the text of what `greedy` wrote."""
+        return text_of(self.prompt.backend, written, self._ends)
 
 
 def same_label(written: str, label: str) -> bool:

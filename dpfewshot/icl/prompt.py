@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Generic, TypeVar, overload
+from typing import Final, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
 from dpfewshot.runtime.redaction import is_failure, may_pass, redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
+
+BATCH: Final = 30
+"""Texts that are evaluated together: two groups of parallel streams, and enough to keep a server busy."""
 
 _NEVER_NOTHING = np.finfo(np.float64).tiny
 
@@ -240,11 +243,10 @@ class FewShotPrompt:
 
 
 class Labeller(ABC, Generic[Answer]):
-    """Answers texts, `batch` by batch, after one few-shot prompt. Immutable, so threads may share it."""
+    """Answers texts after one few-shot prompt. Immutable, so threads may share it."""
 
-    def __init__(self, prompt: FewShotPrompt, batch: int) -> None:
-        self._prompt, self._batch = prompt, batch
-        self.format = prompt.format
+    def __init__(self, prompt: FewShotPrompt) -> None:
+        self.prompt, self.format = prompt, prompt.format
 
     @overload
     def predict(self, texts: Text) -> str: ...  # type: ignore[overload-overlap]  # a str is an iterable of str
@@ -263,7 +265,7 @@ class Labeller(ABC, Generic[Answer]):
         """
         if isinstance(texts, (str, Mapping)):
             return self._label(next(self.stream([texts])))
-        return [self._label(answer) for answer in self.stream(texts, batch_size=self._batch)]
+        return [self._label(answer) for answer in self.stream(texts, batch_size=BATCH)]
 
     @redacts_errors(None)
     def stream(self, texts: Iterable[Text], *, batch_size: int = 1) -> Iterator[Answer]:
@@ -275,7 +277,7 @@ class Labeller(ABC, Generic[Answer]):
         """
         if batch_size < 1:
             raise InvalidPlan(f"batch_size must be at least 1, not {batch_size}")
-        items = self._prompt.questions(texts)
+        items = self.prompt.questions(texts)
         while batch := list(islice(items, batch_size)):
             yield from self._answers(batch)
 

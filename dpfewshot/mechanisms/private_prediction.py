@@ -6,7 +6,6 @@ exponential mechanism. Nothing else is random: c/(s·τ) alone determines the pr
 
 Noise multiplier (docs/proofs/private-prediction.md): σ = s·τ/c with one record per prompt, s·τ/(2c) with
 N > 1, so that a token costs ρ = 1/(2σ²). One of c and τ is given; the other follows from the calibrated σ.
-`dpfewshot.planning.solve` finds any one of c, τ and s from the others (ICLInf, Algorithm 3).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PrivatePrediction(SoftmaxMechanism):
         if self.clip is not None and self.temperature is not None:
             raise InvalidPlan(
                 "clip and temperature together would fix epsilon: give one of them, and the budget decides "
-                "the other; dpfewshot.planning.solve finds clip, temperature or prompts from the others"
+                "the other"
             )
         if self.clip is not None:
             check_clip(self.clip)

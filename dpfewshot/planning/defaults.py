@@ -66,7 +66,7 @@ def decide(planner: Planner, mechanism: Mechanism, chosen: Settings) -> tuple[Pl
     tokens, limit = planner.settings.max_tokens, chosen.prompt_token_limit
     every = [tokens, -(-tokens // DRAWS)] if chosen.tokens_per_draw is None else [chosen.tokens_per_draw]
     options = [_with_most_prompts(planner.with_settings(tokens_per_draw=each), chosen) for each in every]
-    affordable = [one for one in options if one[0].work_of(one[0].settings) <= limit] or options[:1]
+    affordable = [one for one in options if one[0].work <= limit] or options[:1]
     best, bound = min(affordable, key=lambda one: _noise(one[0], mechanism))
     settings, reasons = best.settings, []
     if chosen.tokens_per_draw is None:
@@ -103,7 +103,7 @@ def _with_most_prompts(planner: Planner, chosen: Settings) -> tuple[Planner, str
     if chosen.prompts_per_draw is not None:
         return planner, "given"
     settings, limit = planner.settings, chosen.prompt_token_limit
-    work, kept = planner.tokens_of_a_prompt(settings), planner.backend.kept_prompts
+    work, kept = planner.tokens_of_a_prompt, planner.backend.kept_prompts
     if work > limit:
         too_much = f"the least, which takes {work:,} tokens of the language model a demonstration"
         return planner, f"{too_much}: more than prompt_token_limit={limit}"

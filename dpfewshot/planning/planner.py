@@ -17,7 +17,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import Draws, Mechanism, WordHistogram
+from dpfewshot.mechanisms import Draws, Mechanism
 from dpfewshot.mechanisms.word_histogram import CANDIDATES, MOST_HINT
 from dpfewshot.planning.plan import (
     HARDLY_PROTECTS,
@@ -28,7 +28,6 @@ from dpfewshot.planning.plan import (
     draws_at,
 )
 from dpfewshot.planning.settings import PUBLISHED, PlanSettings
-from dpfewshot.planning.speed import Lengths, Speed
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import drawable
@@ -69,7 +68,7 @@ class Planner:
             relation=self.relation,
             settings=self.settings,
             strata=tuple(made),
-            prompt_tokens=self.public_work if mechanism.draws_once else self.work_of(self.settings),
+            prompt_tokens=self.public_work if mechanism.draws_once else self.work,
             reasons=reasons,
         )
 
@@ -82,44 +81,34 @@ class Planner:
         """A planner with some other settings."""
         return replace(self, settings=replace(self.settings, **settings))
 
-    def work_of(self, settings: PlanSettings) -> int:
+    @property
+    def work(self) -> int:
         """The tokens that the model evaluates for one demonstration, from the caps."""
-        return settings.prompts_per_draw * self.tokens_of_a_prompt(settings)
+        return self.settings.prompts_per_draw * self.tokens_of_a_prompt
 
     @property
     def public_work(self) -> int:
         """The tokens that the model evaluates for one text from a histogram, its prefix left out."""
-        return CANDIDATES * (self.lengths.opening + MOST_HINT + self.settings.max_tokens)
+        return CANDIDATES * (self.longest_opening + MOST_HINT + self.settings.max_tokens)
 
-    def tokens_of_a_prompt(self, settings: PlanSettings) -> int:
+    @property
+    def tokens_of_a_prompt(self) -> int:
         """The tokens that the model evaluates for one of the M prompts of a demonstration, from the caps.
 
         Each draw reads a prompt whole; every further token of the draw is one decode step.
         """
-        draws = settings.draws_per_demonstration
-        return draws * self.longest_suffix + settings.max_tokens - draws
-
-    def estimated(self, plan: GenerationPlan, speed: Speed) -> GenerationPlan:
-        """A plan of this planner, in any of its settings, with the seconds that it takes at this speed."""
-        settings = plan.settings
-        if plan.mechanism == WordHistogram.name:
-            seconds = plan.demonstrations * CANDIDATES * speed.public_text(self.lengths, settings)
-            return replace(plan, estimated_seconds=seconds)
-        each = [
-            len(one.labels) * speed.demonstration(self.lengths, settings.within(one.population))
-            for one in plan.strata
-        ]
-        return replace(plan, estimated_seconds=settings.shots_per_label * sum(each))
+        draws = self.settings.draws_per_demonstration
+        return draws * self.longest_suffix + self.settings.max_tokens - draws
 
     @cached_property
-    def lengths(self) -> Lengths:
-        """The tokens of the longest prompts."""
-        prompts = [self.writer.for_label(label) for label in self.labels]
-        return Lengths(
-            prefix=max(len(each.prefix) for each in prompts),
-            opening=max(len(each.public_suffix) for each in prompts),
-            suffix=self.longest_suffix - self.settings.max_tokens,
-        )
+    def longest_prefix(self) -> int:
+        """The most tokens that all prompts of a label begin with."""
+        return max(len(self.writer.for_label(label).prefix) for label in self.labels)
+
+    @cached_property
+    def longest_opening(self) -> int:
+        """The most tokens that follow the prefix of a public prompt, before the text."""
+        return max(len(self.writer.for_label(label).public_suffix) for label in self.labels)
 
     @cached_property
     def longest_suffix(self) -> int:
@@ -143,9 +132,9 @@ class Planner:
         context_tokens = self.backend.context_tokens
         if self._shape is not None:
             self._shape.check(self.settings.max_tokens)
-        needed = self.lengths.prefix + self.longest_suffix
+        needed = self.longest_prefix + self.longest_suffix
         if not records:
-            needed = 1 + self.lengths.prefix + self.lengths.opening + MOST_HINT + self.settings.max_tokens
+            needed = 1 + self.longest_prefix + self.longest_opening + MOST_HINT + self.settings.max_tokens
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
@@ -163,7 +152,7 @@ class Planner:
             "records_per_prompt": records - -(-excess // a_record),
         }
         enough = [f"{name}={number}" for name, number in fewer.items() if number >= 1]
-        context = self.lengths.prefix + self.longest_suffix
+        context = self.longest_prefix + self.longest_suffix
         return ", or ".join([*enough, f"a model with context_tokens={context}"])
 
     @cached_property

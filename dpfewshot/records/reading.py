@@ -177,7 +177,7 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
         raise InvalidRecords("as_records takes rows; for a file, use read_records")
     if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
         names = columns_to_read(columns, list(source.columns))
-        return numbered(zipped(names, _columns_of_frame(source, names)))
+        return numbered(_rows_of_frame(source, names))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
         raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
     if type(source).__module__.partition(".")[0] == "datasets":
@@ -191,8 +191,9 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
 
 # Libraries' errors quote what they fail on, and their frames hold whole columns.
 @redacts_errors(InvalidRecords, "loading")
-def _columns_of_frame(frame: Any, names: Sequence[str]) -> list[list[object]]:
-    return [frame[name].to_list() for name in names]
+def _rows_of_frame(frame: Any, names: Sequence[str]) -> Iterator[object]:
+    for row in frame[names].itertuples(index=False, name=None):
+        yield dict(zip(names, row, strict=True))
 
 
 @redacts_errors(InvalidRecords, "loading")
@@ -383,13 +384,7 @@ def _rows_of_batches(batches: Iterable[Any], names: Sequence[str]) -> Iterator[o
     for each in batches:
         batch = each.select(names)
         batch.validate(full=True)  # Arrow follows an offset beyond its buffer, and ends the process
-        yield from zipped(names, [column.to_pylist() for column in batch.columns])
-
-
-def zipped(names: Sequence[str], values: list[list[object]]) -> Iterator[dict[str, object]]:
-    """The rows of these columns."""
-    for row in zip(*values, strict=True):
-        yield dict(zip(names, row, strict=True))
+        yield from batch.to_pylist()
 
 
 def numbered(rows: Iterable[object]) -> Rows:

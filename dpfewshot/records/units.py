@@ -27,16 +27,19 @@ class UnitSequence(Sequence[Unit]):
         rows: the positions of the units' records, unit by unit.
         starts: where each unit's positions begin in `rows`, and where the last ones end; None if each
             position is a unit.
+
+    Attributes:
+        sizes: the number of records of each unit, at least 1.
     """
 
-    __slots__ = ("_records", "_rows", "_sizes", "_starts")
+    __slots__ = ("_records", "_rows", "_starts", "sizes")
 
     def __init__(self, records: Sequence[Record], rows: Integers, starts: Integers | None = None) -> None:
         self._records = records
         self._rows = rows
         self._starts: Integers | None = None if starts is None else starts.astype(rows.dtype)
         ones = np.broadcast_to(np.int8(1), len(rows))  # in no memory
-        self._sizes: Integers = ones if self._starts is None else np.diff(self._starts)
+        self.sizes: Integers = ones if self._starts is None else np.diff(self._starts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy holds these units' records alone. Records that stay in their file go as their index."""
@@ -49,13 +52,8 @@ class UnitSequence(Sequence[Unit]):
         return len(self._rows) if self._starts is None else len(self._starts) - 1
 
     def __getitem__(self, unit: int) -> Unit:  # type: ignore[override]  # no slices: `chosen` takes positions
-        first, size = self._first(range(len(self))[unit]), int(self._sizes[unit])
+        first, size = self._first(range(len(self))[unit]), int(self.sizes[unit])
         return tuple(self._read(self._rows[first : first + size].tolist()))
-
-    @property
-    def sizes(self) -> Integers:
-        """The number of records of each unit, at least 1."""
-        return self._sizes
 
     @property
     def named(self) -> bool:
@@ -68,7 +66,7 @@ class UnitSequence(Sequence[Unit]):
         """Those at these positions, ascending."""
         if self._starts is None:
             return UnitSequence(self._records, self._rows[units])
-        places, starts = _joined(self._starts[units], self._sizes[units])
+        places, starts = _joined(self._starts[units], self.sizes[units])
         return UnitSequence(self._records, self._rows[places], starts)
 
     def firsts(self) -> Iterator[Record | None]:

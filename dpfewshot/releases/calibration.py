@@ -26,8 +26,7 @@ from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError
 from dpfewshot.exact import RandomSource, rounded_up
-from dpfewshot.icl.calibration import Calibration
-from dpfewshot.icl.prompt import FewShotPrompt
+from dpfewshot.icl import Calibration, Classifier
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.planning.planner import least_noise
 from dpfewshot.planning.population import Population
@@ -35,6 +34,7 @@ from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, LabelScorer, Progress, charged, scoring_progress
+from dpfewshot.releases.selection import label_weights
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler, drawable
 from dpfewshot.tasks import Task
@@ -95,9 +95,8 @@ def release_calibration(
         LedgerError: as in `Synthesizer`.
     """
     check_whole("scored_units", scored_units)
-    shown = tuple(demonstrations)
-    words = prompt_format or task
-    scorer = LabelScorer(words, backend, shown, calibrated=False, record_token_cap=record_token_cap)
+    classifier = Classifier(prompt_format or task, backend, demonstrations, calibrated=False)
+    scorer = LabelScorer(classifier, record_token_cap)
     checked = as_records(records, unit=unit)
     payment = open_payment(
         task,
@@ -107,9 +106,9 @@ def release_calibration(
         population=population,
         holdout=holdout,
     )
-    weights = Weights.of(payment.counts)
+    weights, mean_weight = weights_of_labels(payment.counts)
     mean = NoisyMean.of_budget(
-        budget, drawable(min(Fraction(1), scored_units / payment.population)), len(scorer.labels)
+        budget, drawable(min(Fraction(1), scored_units / payment.population)), len(classifier.labels)
     )
     with payment.reserved(
         mean.cost,
@@ -128,13 +127,13 @@ def release_calibration(
             rows = scorer.probabilities(drawn)
             advance()
         permit = charged(reservation, [scorer])
-        units = payment.population * weights.mean
-        bias = mean.release(rows, units, permit, random_source, weights.each(drawn))
+        units = payment.population * mean_weight
+        bias = mean.release(rows, units, permit, random_source, weights_of_records(drawn, weights))
     return Calibration(
-        labels=scorer.labels,
+        labels=classifier.labels,
         bias=tuple(bias.tolist()),
         noise=mean.scale * mean.nats(units) * math.sqrt(1 - 1 / mean.labels),  # of a centred vector
-        prompt=FewShotPrompt(words, backend, shown).fingerprint(),
+        prompt=classifier.prompt.fingerprint(),
         spent=mean.cost.amount.as_spend() if random_source is None else None,
         relation=payment.relation,
         unit=payment.unit,
@@ -143,32 +142,21 @@ def release_calibration(
     )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """What the records of each label weigh, from public numbers: at most 1.
+def weights_of_labels(counts: Mapping[str, int]) -> tuple[dict[str, Fraction], Fraction]:
+    """What a record of each label weighs, w = min(1, median n / n), and the mean of all units' weights."""
+    if not counts:
+        return {}, Fraction(1)
+    weights = label_weights(counts, median_low(counts.values()))
+    total = sum((weights[label] * count for label, count in counts.items()), Fraction(0))
+    return weights, total / sum(counts.values())
 
-    Attributes:
-        by_label: w = min(1, median n / n) for a label of n units; a label that is not named weighs 1.
-        mean: of all units.
-    """
 
-    by_label: Mapping[str, Fraction]
-    mean: Fraction
-
-    @classmethod
-    def of(cls, counts: Mapping[str, int]) -> Weights:
-        """The weights for public numbers of units."""
-        if not counts:
-            return cls({}, Fraction(1))
-        usual = median_low(counts.values())
-        weights = {label: Fraction(min(usual, count), count) for label, count in counts.items()}
-        mean = Fraction(sum(min(usual, count) for count in counts.values()), sum(counts.values()))
-        return cls(weights, mean)
-
-    def each(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
-        """The weight of each record, shape (records,), in (0, 1]; 0 for one that cannot be read. Private."""
-        weights = [0.0 if one is None else float(self.by_label.get(one.label, 1)) for one in records]
-        return np.array(weights, dtype=np.float64)
+def weights_of_records(
+    records: Sequence[Record | None], by_label: Mapping[str, Fraction]
+) -> NDArray[np.float64]:
+    """The weight of each record: 1 if its label is not named, 0 if it cannot be read. Private."""
+    weights = [0.0 if one is None else float(by_label.get(one.label, 1)) for one in records]
+    return np.array(weights, dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,6 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
     return listed
 
 
-def baseline_of(candidates: Sequence[Candidate]) -> Candidate:
-    """The first candidate that needs no release; else the task's own prompt without demonstrations."""
-    plain = (one for one in candidates if not len(one.demonstrations) and one.calibration is None)
-    return next(plain, Candidate())
-
-
 def _sequence(one: object) -> Sequence[Demonstration]:
     if isinstance(one, Demonstrations):
         return one

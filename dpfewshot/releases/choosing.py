@@ -25,12 +25,14 @@ from dpfewshot.account.history import Details
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
+from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
-from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, baseline_of, checked_candidates
+from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, checked_candidates
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.releases.scoring import (
+    EXTRACTED_TOKENS,
     RECORD_TOKEN_CAP,
     ExtractionScorer,
     LabelScorer,
@@ -47,6 +49,7 @@ from dpfewshot.releases.selection import (
     best_of,
     cells_of,
     estimate,
+    label_weights,
     noisy_counts,
     scale_of,
     scores_of,
@@ -150,14 +153,18 @@ def choose(
     )
     sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
     rate = amplified(Fraction(cost.as_target().epsilon), sampling_rate)
-    baseline = baseline_of(first)
 
     def prompt_of(candidate: Candidate) -> _Prompt:
         return _Prompt(candidate, [_scorer(task, model, candidate, record_token_cap) for model in models])
 
     tried = [prompt_of(one) for one in first]
-    plain = next((one for one in tried if one.candidate == baseline), None) or prompt_of(baseline)
-    weights = _weights(payment.counts) if balanced else {}
+    unreleased = (
+        one for one in tried if not (len(one.candidate.demonstrations) or one.candidate.calibration)
+    )
+    plain = next(unreleased, None) or prompt_of(Candidate())  # the baseline
+    if balanced and not payment.counts:
+        raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
+    weights = label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
     details: Details = {
         "mechanism": "choice",
         "candidates": len(first),
@@ -312,22 +319,12 @@ def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_c
     """Return the scorer of a task's labels, or of extraction where labels are free. Reads no record."""
     words = prompt.format or task
     if task.labels is None:
-        return ExtractionScorer(words, model, prompt.demonstrations, record_token_cap=record_token_cap)
-    return LabelScorer(
-        words,
-        model,
-        prompt.demonstrations,
-        calibrated=prompt.calibrated,
-        calibration=prompt.calibration,
-        record_token_cap=record_token_cap,
-    )
-
-
-def _weights(counts: Mapping[str, int]) -> dict[str, Fraction]:
-    """Each label's weight min n / n_y, from the public numbers of units."""
-    if not counts:
-        raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
-    return {label: Fraction(min(counts.values()), count) for label, count in counts.items()}
+        return ExtractionScorer(
+            Extractor(words, model, prompt.demonstrations, EXTRACTED_TOKENS), record_token_cap
+        )
+    shown, calibrated = prompt.demonstrations, prompt.calibrated
+    classifier = Classifier(words, model, shown, calibrated, calibration=prompt.calibration)
+    return LabelScorer(classifier, record_token_cap)
 
 
 @dataclass(frozen=True, eq=False)

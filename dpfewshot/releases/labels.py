@@ -37,7 +37,10 @@ MOST_CANDIDATES = 2**18  # the widest choice of the compiled core
 SMALLEST_EPSILON = 1e-12  # the smallest amount in an account
 
 RELATIONS = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
-"""The relations for which a release's (ε, δ) holds."""
+"""The relations for which a release's (ε, δ) holds, of which it states the account's.
+
+Not replace-one: a unit that becomes another changes two counts, one up and one down.
+"""
 
 Votes = Mapping[str, int]
 """The votes of every label that has any. Private."""
@@ -109,12 +112,20 @@ def release_labels(
     if random_source is not None and account is not None:
         raise InvalidPlan("a release without a guarantee (certified=False) cannot be charged to an account")
     checked = as_records(records, unit=unit)
-    relation = _relation(account, checked)
+    relation: str = Relation.ADD_REMOVE
+    if account is not None:
+        relation = account.bind(RELATIONS, unit_of(checked)) or relation
     votes = votes_of(checked)
-    permit = _paid(mechanism, account)
+    cost, scale = pure_cost(mechanism.cost, mechanism.rounds), scale_of(mechanism.rate)
+    paid = mechanism.cost.as_spend()
+    details: Details = {"mechanism": mechanism.name, "count": count, "epsilon": paid.epsilon}
+    with closing(
+        Reservation.make(account, Terms(cost, None, 1, mechanism.rounds, scale, details))
+    ) as reserved:
+        permit = reserved.draw()
     return LabelRelease(
         labels=tuple(mechanism.choose(votes, permit, random_source)),
-        spent=mechanism.cost.as_spend() if random_source is None else None,
+        spent=paid if random_source is None else None,
         relation=relation,
         certified=random_source is None,
     )
@@ -241,26 +252,3 @@ def _checked(candidates: Iterable[object], count: int) -> tuple[str, ...]:
             f"at most {MOST_CANDIDATES}"
         )
     return labels
-
-
-def _relation(account: Account | None, records: Sequence[Record]) -> str:
-    """The relation that the release states: the account's, if it has one, since either holds.
-
-    Replace-one does not: a unit that becomes another changes two counts, one up and one down.
-    """
-    if account is None:
-        return Relation.ADD_REMOVE
-    return account.bind(RELATIONS, unit_of(records)) or Relation.ADD_REMOVE
-
-
-def _paid(mechanism: _Mechanism, account: Account | None) -> Permit:
-    """Reserve and charge the release; give back a reservation that could not be charged."""
-    details: Details = {
-        "mechanism": mechanism.name,
-        "count": mechanism.count,
-        "epsilon": mechanism.cost.as_spend().epsilon,
-    }
-    cost = pure_cost(mechanism.cost, mechanism.rounds)
-    terms = Terms(cost, None, 1, mechanism.rounds, scale_of(mechanism.rate), details)
-    with closing(Reservation.make(account, terms)) as reservation:
-        return reservation.draw()

@@ -19,17 +19,14 @@ from scipy.special import softmax
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
-from dpfewshot.backends.text import ending_tokens, first_tokens, text_of
+from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
-from dpfewshot.icl.calibration import Calibration
 from dpfewshot.icl.classifier import Classifier
-from dpfewshot.icl.extractor import greedy, same_label
-from dpfewshot.icl.prompt import FewShotPrompt
-from dpfewshot.prompts.few_shot import PromptFormat
+from dpfewshot.icl.extractor import Extractor, same_label
+from dpfewshot.icl.prompt import BATCH, FewShotPrompt
 from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.runtime import progress_bar
-from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, Record, check_whole
+from dpfewshot.values import Record, check_whole
 
 RECORD_TOKEN_CAP: Final = 100
 """The default cap on a record's text, in tokens: `Synthesizer`'s."""
@@ -37,7 +34,6 @@ RECORD_TOKEN_CAP: Final = 100
 EXTRACTED_TOKENS: Final = 12
 """The most tokens of an extracted label."""
 
-_BATCH: Final = 30  # two groups of parallel streams
 _PUBLIC_TEXT: Final = "a public text"
 
 Progress = Callable[[int, int], object]
@@ -61,27 +57,30 @@ def scoring_progress(steps: int, on_progress: Progress | None) -> Iterator[Calla
 
 
 class Scorer(ABC):
-    """Labels private records with one prompt of released demonstrations.
+    """Labels private records as one `icl.Classifier` or `icl.Extractor` does.
 
     At most `record_token_cap` tokens of a record's text are kept, text by text; no character is cut.
 
     Raises:
         BackendNotBatchInvariant: the backend does not state batch invariance.
-        InvalidPlan: a text at the cap exceeds the backend's context.
-        InvalidTask, BackendError: as `icl.Classifier` or `icl.Extractor`, for public causes alone.
+        InvalidPlan: a text at the cap, with a label of `label_tokens`, exceeds the backend's context.
     """
 
-    def __init__(
-        self,
-        task: Task | PromptFormat,
-        backend: LogprobBackend,
-        demonstrations: Iterable[Demonstration],
-        record_token_cap: int,
-    ) -> None:
-        _require_batch_invariance(backend)
+    def __init__(self, prompt: FewShotPrompt, record_token_cap: int, label_tokens: int) -> None:
+        _require_batch_invariance(prompt.backend)
         check_whole("record_token_cap", record_token_cap)
-        self._prompt = FewShotPrompt(task, backend, demonstrations)
+        self.prompt = prompt
         self._cap = record_token_cap
+        prefix, ending = prompt.prefix, prompt.ending
+        prompt.backend.detokenize(ending[-1:])  # a server's vocabulary is read now, for no record
+        longest = len(prefix) + self._cap + len(ending) + label_tokens
+        context = prompt.backend.context_tokens
+        if context is not None and longest > context:
+            raise InvalidPlan(
+                f"a prompt takes up to {longest} tokens: {len(prefix)} of instruction and demonstrations, "
+                f"{self._cap} of a record (record_token_cap) and a label; the backend has "
+                f"context_tokens={context}"
+            )
 
     @abstractmethod
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
@@ -94,28 +93,15 @@ class Scorer(ABC):
     def check_backend(self) -> None:
         """Ask the model for a public answer: if it gives none, what it made of records may be noise alone."""
         with failing_as_backend():
-            question = self._prompt.question(_PUBLIC_TEXT)
-        with self._prompt.block([question], 1) as block:
-            self._prompt.answers(block, 1)
-        _require_batch_invariance(self._prompt.backend)
-
-    def _check_context(self, label_tokens: int) -> None:
-        """Refuse a cap whose texts, with a label of so many tokens, exceed the backend's context."""
-        prefix, ending = self._prompt.prefix, self._prompt.ending
-        self._prompt.backend.detokenize(ending[-1:])  # a server's vocabulary is read now, for no record
-        longest = len(prefix) + self._cap + len(ending) + label_tokens
-        context = self._prompt.backend.context_tokens
-        if context is not None and longest > context:
-            raise InvalidPlan(
-                f"a prompt takes up to {longest} tokens: {len(prefix)} of instruction and demonstrations, "
-                f"{self._cap} of a record (record_token_cap) and a label; the backend has "
-                f"context_tokens={context}"
-            )
+            question = self.prompt.question(_PUBLIC_TEXT)
+        with self.prompt.block([question], 1) as block:
+            self.prompt.answers(block, 1)
+        _require_batch_invariance(self.prompt.backend)
 
     def _batches(self, records: Sequence[Record | None]) -> Iterator[tuple[list[int], list[list[int]]]]:
         """Yield the positions of some records that can be tokenised, and their questions."""
-        for start in range(0, len(records), _BATCH):
-            batch = records[start : start + _BATCH]
+        for start in range(0, len(records), BATCH):
+            batch = records[start : start + BATCH]
             questions = [None if record is None else self._question(record.text) for record in batch]
             usable = {start + place: each for place, each in enumerate(questions) if each is not None}
             yield [*usable], [*usable.values()]
@@ -126,10 +112,10 @@ class Scorer(ABC):
 
     def _tokens(self, text: str) -> list[int]:
         # A huge text is not tokenised whole: few tokens cover more than 16 characters.
-        whole, ending = self._prompt.question(text, longest=16 * self._cap), self._prompt.ending
+        whole, ending = self.prompt.question(text, longest=16 * self._cap), self.prompt.ending
         if len(whole) <= self._cap + len(ending):
             return whole
-        return [*first_tokens(self._prompt.backend, whole, self._cap), *ending]
+        return [*first_tokens(self.prompt.backend, whole, self._cap), *ending]
 
 
 def _require_batch_invariance(backend: LogprobBackend) -> None:
@@ -149,38 +135,26 @@ def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
 
 
 class LabelScorer(Scorer):
-    """Gives private texts the probability of each label, as `icl.Classifier` does, with its arguments."""
+    """Gives private texts the probability of each label, as a classifier does."""
 
-    def __init__(
-        self,
-        task: Task | PromptFormat,
-        backend: LogprobBackend,
-        demonstrations: Iterable[Demonstration] = (),
-        *,
-        calibrated: bool = True,
-        calibration: Calibration | None = None,
-        record_token_cap: int = RECORD_TOKEN_CAP,
-    ) -> None:
-        shown = tuple(demonstrations)
-        super().__init__(task, backend, shown, record_token_cap)
-        classifier = Classifier(task, backend, shown, calibrated, calibration=calibration)
-        self.labels = classifier.labels
-        self._bias = classifier.bias
-        self._tree = self._prompt.label_tree()
-        self._check_context(max(len(beginning) for beginning in self._tree.beginnings))
+    def __init__(self, classifier: Classifier, record_token_cap: int = RECORD_TOKEN_CAP) -> None:
+        longest = max(map(len, classifier.tree.beginnings))
+        super().__init__(classifier.prompt, record_token_cap, longest)
+        self._classifier = classifier
 
     def probabilities(self, records: Sequence[Record | None]) -> NDArray[np.float64]:
         """Return the probability of each label, shape (records, labels); 0 where the model has no answer."""
-        rows = np.zeros((len(records), len(self.labels)))
+        tree, bias = self._classifier.tree, self._classifier.bias
+        rows = np.zeros((len(records), len(bias)))
         for positions, asked in self._batches(records):
             with np.errstate(all="ignore"):  # a warning would reveal that a record has no answer
-                logprobs = self._prompt.label_logprobs(self._tree, asked, private=True) - self._bias
-                rows[positions] = _normalised(logprobs)
+                rows[positions] = _normalised(self.prompt.label_logprobs(tree, asked, private=True) - bias)
         return rows
 
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
-        rows, place = self.probabilities(records), {label: place for place, label in enumerate(self.labels)}
+        rows = self.probabilities(records)
+        place = {label: number for number, label in enumerate(self._classifier.labels)}
         truth = np.array([-1 if one is None else place.get(one.label, -1) for one in records], dtype=np.intp)
         answered = rows.any(axis=1) & (truth >= 0)
         right = np.where(answered, rows.argmax(axis=1) == truth, -1)
@@ -188,29 +162,20 @@ class LabelScorer(Scorer):
 
 
 class ExtractionScorer(Scorer):
-    """Writes the label of private texts by greedy decoding, as `icl.Extractor` does.
+    """Writes the label of private texts by greedy decoding, as an extractor does.
 
     A label is right if it is the record's up to case and white space. Its probability is 1 or 0.
     """
 
-    def __init__(
-        self,
-        task: Task | PromptFormat,
-        backend: LogprobBackend,
-        demonstrations: Iterable[Demonstration] = (),
-        *,
-        record_token_cap: int = RECORD_TOKEN_CAP,
-    ) -> None:
-        super().__init__(task, backend, demonstrations, record_token_cap)
-        self._ends = ending_tokens(backend)
-        self._check_context(EXTRACTED_TOKENS)
+    def __init__(self, extractor: Extractor, record_token_cap: int = RECORD_TOKEN_CAP) -> None:
+        super().__init__(extractor.prompt, record_token_cap, extractor.max_tokens)
+        self._extractor = extractor
 
     def outcomes(self, records: Sequence[Record | None]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """See `Scorer.outcomes`."""
         right = np.full(len(records), -1, dtype=np.int8)
         for positions, asked in self._batches(records):
-            answers = greedy(self._prompt, asked, EXTRACTED_TOKENS, self._ends)
-            for position, written in zip(positions, answers, strict=True):
+            for position, written in zip(positions, self._extractor.greedy(asked), strict=True):
                 found = self._is_right(written, records[position])
                 right[position] = -1 if found is None else found
         return right, (right == 1).astype(np.float64)
@@ -219,10 +184,9 @@ class ExtractionScorer(Scorer):
         """Whether a record's label was written; None without an answer."""
         if written is None or record is None:
             return None
-        backend = self._prompt.backend
         return none_if_unusable(
-            lambda: same_label(text_of(backend, written, self._ends), record.label),
-            public=lambda: backend.tokenize(_PUBLIC_TEXT),
+            lambda: same_label(self._extractor.text(written), record.label),
+            public=lambda: self.prompt.backend.tokenize(_PUBLIC_TEXT),
         )
 
 

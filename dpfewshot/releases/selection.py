@@ -46,6 +46,11 @@ class Outcomes:
     likelihood: NDArray[np.float64]
 
 
+def label_weights(counts: Mapping[str, int], usual: int) -> dict[str, Fraction]:
+    """What a record of each label weighs: min(1, usual / n), n its public number of units."""
+    return {label: Fraction(min(usual, count), count) for label, count in counts.items()}
+
+
 def weights_of(records: Iterable[Record | None], by_label: Mapping[str, Fraction]) -> Integers:
     """Return the weight of each record's label in grid steps, 0..GRID whatever the public mapping holds.
 

@@ -5,74 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
-from dpfewshot.demonstrations import Demonstrations, from_line
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan, InvalidReport
-from dpfewshot.evaluation import Cell
-from dpfewshot.mechanisms import by_name
-from dpfewshot.planning.plan import GenerationPlan, StratumPlan
-from dpfewshot.planning.planner import planned_draws, rate_of
 from dpfewshot.releases.choice import Choice
-from dpfewshot.report.charts import Panel, panels
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.runtime.files import read_text
 from dpfewshot.values import PrivacySpend
 
 File = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class PlanDocument:
-    """What `dpfewshot plan --json` prints, or `generate --json`, which adds the plan's demonstrations."""
-
-    plan: Mapping[str, Any]
-    demonstrations: Demonstrations | None = None
-
-    @property
-    def spend(self) -> PrivacySpend | None:
-        """The amount that the plan reserves; None without privacy."""
-        epsilon, delta = self.plan["epsilon"], self.plan["delta"]
-        return None if epsilon is None or delta is None else PrivacySpend(float(epsilon), float(delta))
-
-
-def read_plan(path: File) -> PlanDocument:
-    """Read a plan, or a plan with its demonstrations; `InvalidReport` names a file that is neither."""
-    document = _json(path, "plan")
-    plan, lines = document.get("plan", document), document.get("demonstrations")
-    try:
-        stated = GenerationPlan.from_dict(plan)
-        certified = plan["epsilon"] is None or _costs_what_it_states(stated)
-    except InvalidPlan as error:
-        raise InvalidReport(f"{path}: {error}") from None
-    if not certified:
-        raise InvalidReport(
-            f"{path}: the plan's epsilon is less than its draws cost, or its draws are not those that a "
-            "mechanism of dpfewshot plans"
-        )
-    try:
-        return PlanDocument(plan, None if lines is None else Demonstrations(map(from_line, lines)))
-    except (TypeError, ValueError):
-        raise InvalidReport(f"{path}: one of the demonstrations is malformed") from None
-
-
-def _costs_what_it_states(plan: GenerationPlan) -> bool:
-    """Whether a mechanism certifies each stratum's ε for the draws that the plan describes."""
-    mechanism = by_name(plan.mechanism)
-
-    def certified(one: StratumPlan) -> bool:
-        settings = plan.settings.within(one.population)
-        draws = planned_draws(mechanism, settings, one, rate_of(settings, one))
-        return one.pays and one.draws == draws and one.event == mechanism.event(draws, one.noise_multiplier)
-
-    with suppress(ArithmeticError):  # no plan has such a noise multiplier
-        return all(map(certified, plan.strata))
-    return False
 
 
 def read_choice(path: File) -> Choice:
@@ -120,19 +66,8 @@ class Sources:
 
     demonstrations: Demonstrations | None = None
     snapshot: Snapshot | None = None
-    plan: PlanDocument | None = None
-    cells: Sequence[Cell] = ()
     findings: Sequence[AuditFinding] = ()
     choice: Choice | None = None
-
-
-class LeftOut(NamedTuple):
-    """The number of confidential inputs that the report leaves out."""
-
-    demonstrations: int
-    cells: int
-    findings: int
-    choices: int
 
 
 @dataclass(frozen=True)
@@ -145,12 +80,10 @@ class Contents:
 
     spending: Spending | None
     demonstrations: Demonstrations
-    plan: PlanDocument | None
-    panels: Sequence[Panel]
-    confidential_cells: int
     findings: Sequence[AuditFinding]
     choice: Choice | None
-    left_out: LeftOut
+    left_out: Mapping[str, int]
+    """The number of confidential inputs, of each kind, that the report leaves out."""
 
     @property
     def loose(self) -> bool:
@@ -185,50 +118,40 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
     """
     given = _released(sources)
     shown = Demonstrations(one for one in given if confidential or one.certified)
-    public = [cell for cell in sources.cells if cell.confidential is False]
-    cells = sources.cells if confidential else public
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
     choice = sources.choice if confidential or (sources.choice and sources.choice.certified) else None
     spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
     return Contents(
         confidential=confidential,
-        promise=_promise(spending, shown, sources.plan, choice),
+        promise=_promise(spending, shown, choice),
         spending=spending,
         demonstrations=shown,
-        plan=sources.plan,
-        panels=panels(cells),
-        confidential_cells=len(cells) - len(public),
         findings=findings,
         choice=choice,
-        left_out=LeftOut(
-            demonstrations=len(given) - len(shown),
-            cells=len(sources.cells) - len(cells),
-            findings=len(sources.findings) - len(findings),
-            choices=int(sources.choice is not choice),
-        ),
+        left_out={
+            "demonstrations": len(given) - len(shown),
+            "findings": len(sources.findings) - len(findings),
+            "choices": int(sources.choice is not choice),
+        },
     )
 
 
 def _released(sources: Sources) -> Demonstrations:
     if sources.demonstrations is not None:
         return sources.demonstrations
-    if sources.plan is not None and sources.plan.demonstrations is not None:
-        return sources.plan.demonstrations
     return sources.choice.demonstrations if sources.choice is not None else Demonstrations()
 
 
-def _promise(
-    spending: Spending | None, shown: Demonstrations, plan: PlanDocument | None, choice: Choice | None
-) -> Promise | None:
+def _promise(spending: Spending | None, shown: Demonstrations, choice: Choice | None) -> Promise | None:
     """The account's bound, which covers every plan; or else that of what is shown."""
     if spending is not None:
         covers = f"everything released on the account of {spending.dataset}"
         return Promise.of(spending.spent, spending.relation, spending.unit, covers)
     if choice is None or choice.spent is None:
-        return _promise_of(shown, plan)
+        return _of_demonstrations(shown)
     other = (one for one in choice.demonstrations if one not in shown)  # its accuracies depend on them
     released = Demonstrations(one for one in (*shown, *other) if one.certified)
-    found = _promise_of(released, plan)
+    found = _of_demonstrations(released)
     if len(released) and found is None:
         return None
     chosen = _of_choice(choice)
@@ -249,14 +172,10 @@ def _of_choice(choice: Choice) -> Promise | None:
     return further and alone.plus(further, f"{alone.covers} and {further.covers}")
 
 
-def _promise_of(shown: Demonstrations, plan: PlanDocument | None) -> Promise | None:
-    """The demonstrations' bound, or else the plan's."""
+def _of_demonstrations(shown: Demonstrations) -> Promise | None:
+    """The bound of the demonstrations that have one."""
     released = Demonstrations(one for one in shown if one.certified)
-    if len(released):
-        unit = next(iter(released.units), None)  # there is no sum if there are several
-        covers = "all demonstrations of this report together"
-        return Promise.of(released.spent, released.relation, unit, covers)
-    if plan is None or plan.demonstrations:  # which have no guarantee
+    if not len(released):
         return None
-    covers = "everything that the plan would release from a batch-invariant model; planning spends nothing"
-    return Promise.of(plan.spend, plan.plan["relation"], None, covers)
+    unit = next(iter(released.units), None)  # there is no sum if there are several
+    return Promise.of(released.spent, released.relation, unit, "all demonstrations of this report together")

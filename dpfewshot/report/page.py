@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import date
 from importlib import metadata as installed
@@ -15,22 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
+from dpfewshot.audit import Figure
 from dpfewshot.errors import MissingExtra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
-from dpfewshot.report.charts import (
-    MOST_POINTS,
-    accuracy_chart,
-    attack_chart,
-    budget_chart,
-    epsilon_mark,
-    interval_chart,
-    interval_text,
-    swatch,
-    visible,
-)
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text
-from dpfewshot.values import by_label, delta_text, duration_text, epsilon_text, percent_text, unit_noun
+from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,6 +37,13 @@ _CARDS: Final = 200
 
 _DETAILS: Final = 20_000
 """Characters of a finding's details."""
+
+_JOINERS: Final = "\u200c\u200d"
+"""Persian and emoji need them."""
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Unicode categories of invisible or rearranging characters: control and format characters (among them
+changes of writing direction), surrogates, private use, line and paragraph separators."""
 
 
 def page(contents: Contents, *, title: str, made: date) -> str:
@@ -86,28 +84,20 @@ def _environment() -> Environment:
         "delta": delta_text,
         "percent": percent_text,
         "factor": factor_text,
-        "mark": epsilon_mark,
         "count": _count,
         "short": _short,
-        "duration": duration_text,
         "details": _details,
         "scope": scope_text,
-        "interval": interval_text,
+        "interval": _interval,
         "noun": unit_noun,
     }
     environment.globals |= {
-        "accuracy_chart": accuracy_chart,
-        "attack_chart": attack_chart,
         "believed": believed,
-        "budget_chart": budget_chart,
         "cards": _CARDS,
         "false_alarms": _FALSE_ALARMS,
         "hardly_protects": HARDLY_PROTECTS,
-        "interval_chart": interval_chart,
-        "points": MOST_POINTS,
         "priors": _PRIORS,
         "rows": _ROWS,
-        "swatch": swatch,
     }
     return environment
 
@@ -115,6 +105,15 @@ def _environment() -> Environment:
 def _visible_text(value: object) -> object:
     """Make every text that a template prints visible, except our own markup."""
     return visible(value) if type(value) is str else value
+
+
+def visible(text: str) -> str:
+    """Write out every invisible character, as in ⟨U+202E⟩; line ends stay."""
+
+    def hidden(each: str) -> bool:
+        return unicodedata.category(each) in _HIDDEN and each not in "\n\t" + _JOINERS
+
+    return "".join(f"⟨U+{ord(each):04X}⟩" if hidden(each) else each for each in text)
 
 
 def _policy(style: str) -> str:
@@ -128,9 +127,7 @@ def _sections(contents: Contents) -> list[tuple[str, str]]:
         ("guarantee", "The guarantee", True),
         ("budget", "The budget", contents.spending is not None),
         ("demonstrations", "Demonstrations", len(contents.demonstrations) > 0),
-        ("accuracy", "Accuracy against ε", len(contents.panels) > 0),
         ("audits", "Audits", len(contents.findings) > 0),
-        ("plan", "The plan and its cost", contents.plan is not None),
         ("about", "About this report", True),
     )
     return [(name, heading) for name, heading, is_there in there if is_there]
@@ -154,3 +151,11 @@ def _short(value: object) -> str:
 def _details(details: Mapping[str, object]) -> str:
     text = json.dumps(details, indent=2, ensure_ascii=False, default=str)
     return text if len(text) <= _DETAILS else f"{text[:_DETAILS]}\n… {len(text):,} characters in all"
+
+
+def _interval(figure: Figure) -> str:
+    """Write a figure's interval, which may be open at one end."""
+    low, high = figure.low, figure.high
+    if low is None:
+        return "none" if high is None else f"at most {high:.4g}"
+    return f"at least {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"

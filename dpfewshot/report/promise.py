@@ -19,7 +19,6 @@ from typing import Final
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.exact import own_context, to_digits
-from dpfewshot.planning.plan import believed
 from dpfewshot.values import PrivacySpend, Relation
 
 _LARGEST_EXPONENT: Final = 700.0
@@ -75,11 +74,6 @@ class Promise:
         return (self.odds_factor + self.delta) / (self.odds_factor + 1)
 
     @property
-    def corner(self) -> tuple[float, float]:
-        """(f, t) of the best guesser: the intersection of the two bounds."""
-        return (1 - self.delta) / (1 + self.odds_factor), self.best_guess
-
-    @property
     def one_in(self) -> int:
         """The largest whole number n with δ ≤ 1/n, for δ > 0."""
         return math.floor(1 / Fraction(repr(self.delta)))
@@ -88,10 +82,6 @@ class Promise:
     def other_world(self) -> str:
         """What differs in the second of two worlds that observers cannot tell apart beyond (ε, δ)."""
         return _OTHER_WORLD.get(self.relation, f"differs, in the sense of {self.relation!r}")
-
-    def belief(self, prior: float) -> float:
-        """The largest posterior belief after `prior`, except with probability δ: the odds times e^ε."""
-        return believed(prior, self.epsilon)
 
     def detection(self, false_alarms: float) -> float:
         """The largest detection rate t at a false-alarm rate f."""

@@ -14,9 +14,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from dpfewshot.account.amounts import NOTHING, Amount
-from dpfewshot.account.history import CANCEL, CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, SETTLED, plan_facts
-from dpfewshot.account.rule import Rule, Tally, Totals
+from dpfewshot.account.amounts import Amount
+from dpfewshot.account.history import CANCELLED, CHANGE_BUDGET, CREATE, RESERVE, plan_facts
+from dpfewshot.account.rule import Rule
 from dpfewshot.account.verification import Snapshot, amount_of, check, tally_of
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
@@ -45,29 +45,6 @@ class ReservedPlan:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The account after an event that changed its spending or its budget."""
-
-    plans: int
-    at: datetime
-    spent: PrivacySpend
-    budget: PrivacySpend
-
-
-@dataclass(frozen=True)
-class StratumTotal:
-    """All plans over one stratum of the data set; over all of it, if the scope is None.
-
-    Its divergence sums their Rényi divergences, and ε for plans that have none.
-    """
-
-    scope: str | None
-    plans: int
-    spend: PrivacySpend
-    divergence: float
-
-
-@dataclass(frozen=True)
 class Spending:
     """An account as a report shows it.
 
@@ -75,8 +52,8 @@ class Spending:
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
         provenances: what wrote the demonstrations of these plans: each model, tokenizer and prompt once.
-        moments: the running totals; the last is now.
-        strata: the totals that count towards the amount spent, the largest first.
+        spent: what is reserved or charged.
+        budgets: all of them, in order.
         released: the hashes of demonstrations.
     """
 
@@ -87,8 +64,8 @@ class Spending:
     order: int | None
     plans: tuple[ReservedPlan, ...]
     provenances: tuple[Provenance, ...]
-    moments: tuple[Moment, ...]
-    strata: tuple[StratumTotal, ...]
+    spent: PrivacySpend
+    budgets: tuple[PrivacySpend, ...]
     versions: tuple[str, ...]
     chain_tip: str
     released: frozenset[str]
@@ -98,25 +75,9 @@ class Spending:
         return one.spent == PrivacySpend(0.0, 0.0) or line_hash(one.as_line()) in self.released
 
     @property
-    def spent(self) -> PrivacySpend:
-        """What is reserved or charged."""
-        return self.moments[-1].spent
-
-    @property
     def budget(self) -> PrivacySpend:
         """The current budget."""
-        return self.moments[-1].budget
-
-    @property
-    def budgets(self) -> list[PrivacySpend]:
-        """All budgets, in order."""
-        return [budget for budget, _ in groupby(moment.budget for moment in self.moments)]
-
-    @property
-    def unfinished(self) -> int:
-        """How many plans are reserved and not done. For the operator alone: an error may have ended one."""
-        open_plans = [one for one in self.plans if one.state not in {SETTLED, CANCELLED}]
-        return sum("tokens_per_step" in one.details for one in open_plans)  # else it writes no text
+        return self.budgets[-1]
 
     @property
     def given_back(self) -> int:
@@ -135,6 +96,8 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     states = {row["id"]: row["state"] for row in snapshot.entries}
     history = [row for row in snapshot.history if confidential or states.get(row["entry"]) != CANCELLED]
     rule = Rule(snapshot.account.get("renyi_order"))
+    changes = (amount_of(row) for row in history if row["act"] in {CREATE, CHANGE_BUDGET})
+    budgets = [budget for budget, _ in groupby(changes)]
     plans = tuple(_plans(history, states))
     provenances = dict.fromkeys(Provenance.of(plan.details) for plan in plans)
     return Spending(
@@ -145,8 +108,8 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
         order=rule.order,
         plans=plans,
         provenances=tuple(one for one in provenances if one != Provenance()),
-        moments=tuple(_moments(history, rule)),
-        strata=tuple(sorted(_strata(found.totals), key=lambda total: -total.spend.epsilon)),
+        spent=rule.spent(found.totals.total, budgets[-1]).as_spend(),
+        budgets=tuple(one.as_remainder() for one in budgets),
         versions=tuple(dict.fromkeys(row["package_version"] for row in history)),
         chain_tip=snapshot.chain_tip,
         released=frozenset().union(*snapshot.released.values()),
@@ -165,30 +128,6 @@ def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPla
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
         )
-
-
-def _moments(history: _History, rule: Rule) -> Iterator[Moment]:
-    costs: dict[int, Tally] = {}
-    totals, budget = Totals(), NOTHING
-    for row in history:
-        entry = row["entry"]
-        if row["act"] in {CREATE, CHANGE_BUDGET}:
-            budget = amount_of(row)
-        elif row["act"] == RESERVE:
-            costs[entry] = tally_of(row)
-            totals.add(row["scope"], costs[entry])
-        elif row["act"] == CANCEL:
-            totals.remove(row["scope"], costs[entry])
-        else:
-            continue
-        spent = rule.spent(totals.total, budget).as_spend()
-        yield Moment(len(costs), datetime.fromisoformat(row["at"]), spent, budget.as_remainder())
-
-
-def _strata(totals: Totals) -> Iterator[StratumTotal]:
-    for scope, each in totals.sums.items():
-        divergence = _epsilon(each.renyi + each.rest.epsilon)
-        yield StratumTotal(scope, totals.entries[scope], each.cost.as_spend(), divergence)
 
 
 def _epsilon(amount: int) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import InvalidTask
+from dpfewshot.runtime.forking import cached_property
 
 TOO_LARGE: Final = "is too large: bound its strings, or let it have fewer members, levels and repetitions"
 TOO_DEEP: Final = "is nested too deeply"
@@ -64,6 +65,41 @@ class Automaton:
         for byte in text:
             state = int(self.following[state, byte])
         return state
+
+    def forced(self, state: int) -> tuple[str, int]:
+        """What must follow a state up to where there is a choice, and the state behind it: keys of JSON, say.
+
+        The state is not within a character. A forced text ends before a space and before a word that the
+        choice continues, because tokens begin with a space and words are few tokens.
+        """
+        written, end = b"", state
+        while not self.accepting[end] and len(choices := self._choices(end)) == 1:
+            written += bytes(choices)
+            end = int(self.following[end, choices[0]])
+        text = written.decode(errors="ignore")  # an end within a character
+        if self._choices(end):
+            text = _WITHIN_A_WORD.sub("", text)
+        return text, self.after(state, text.encode())
+
+    def _choices(self, state: int) -> list[int]:
+        """The bytes after which a match is possible."""
+        return np.flatnonzero(self._live[self.following[state]]).tolist()
+
+    @cached_property
+    def _live(self) -> NDArray[np.bool_]:
+        """Which states lead to a match."""
+        before: dict[int, list[int]] = {}
+        for state, following in enumerate(self.following):
+            for onward in np.unique(following).tolist():
+                before.setdefault(onward, []).append(state)
+        live = self.accepting.copy()
+        waiting = np.flatnonzero(live).tolist()
+        while waiting:
+            new = [state for state in before.get(waiting.pop(), ()) if not live[state]]
+            live[new] = True
+            waiting += new
+        live[DEAD] = False
+        return live
 
 
 def automaton_of(expression: str) -> Automaton:
@@ -242,46 +278,3 @@ def _utf8(first: int, last: int) -> Iterator[list[tuple[int, int]]]:
                 yield from _utf8(last & ~low, last)
                 return
     yield list(zip(chr(first).encode(), chr(last).encode(), strict=True))
-
-
-class ForcedTexts:
-    """What must follow a state of an automaton, up to where there is a choice: keys and quotes of JSON.
-
-    A forced text ends before a space and before a word that the choice continues, because tokens begin with
-    a space and words are few tokens.
-    """
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._automaton = automaton
-        self._live = _live(automaton)
-
-    def after(self, state: int) -> tuple[str, int]:
-        """What must follow a state, and the state behind it. The state is not within a character."""
-        written, end = b"", state
-        while not self._automaton.accepting[end] and len(choices := self._choices(end)) == 1:
-            written += bytes(choices)
-            end = int(self._automaton.following[end, choices[0]])
-        text = written.decode(errors="ignore")  # an end within a character
-        if self._choices(end):
-            text = _WITHIN_A_WORD.sub("", text)
-        return text, self._automaton.after(state, text.encode())
-
-    def _choices(self, state: int) -> list[int]:
-        """The bytes after which a match is possible."""
-        return np.flatnonzero(self._live[self._automaton.following[state]]).tolist()
-
-
-def _live(automaton: Automaton) -> NDArray[np.bool_]:
-    """Which states lead to a match."""
-    before: dict[int, list[int]] = {}
-    for state, following in enumerate(automaton.following):
-        for onward in np.unique(following).tolist():
-            before.setdefault(onward, []).append(state)
-    live = automaton.accepting.copy()
-    waiting = np.flatnonzero(live).tolist()
-    while waiting:
-        new = [state for state in before.get(waiting.pop(), ()) if not live[state]]
-        live[new] = True
-        waiting += new
-    live[DEAD] = False
-    return live

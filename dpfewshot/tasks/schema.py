@@ -345,43 +345,18 @@ def whole_numbers(least: int, most: int) -> str:
         below = f"-{whole_numbers(max(1, -most), -least)}"
         return below if most < 0 else f"(?:{below}|{whole_numbers(0, most)})"
     parts: list[str] = []
-    complete = len(str(most + 1)) - 1  # every number of so many digits is at most `most`
     while least <= most:
-        digits = len(str(least))
-        if least == 10 ** (digits - 1) and digits < complete:  # all numbers of several lengths
-            parts.append(f"[1-9][0-9]{{{digits - 1},{complete - 1}}}")
-            least = 10**complete
+        free = 0  # the last digits that may be any
+        while least % 10 ** (free + 1) == 0 < least and least + 10 ** (free + 1) <= most + 1:
+            free += 1
+        rest, digit = divmod(least // 10**free, 10)
+        last = min(9, digit + (most + 1 - least) // 10**free - 1)
+        longest = len(str(most + 1)) - 2
+        if (rest, digit) == (0, 1) and free < longest:  # all numbers of several lengths
+            parts.append(f"[1-9][0-9]{{{free},{longest}}}")
+            least = 10 ** (longest + 1)
         else:
-            last = min(most, 10**digits - 1)
-            parts += _same_length(str(least), str(last))
-            least = last + 1
+            digits = str(digit) if digit == last else f"[{digit}-{last}]"
+            parts.append(f"{rest or ''}{digits}{'[0-9]' * free}")
+            least += (last - digit + 1) * 10**free
     return f"(?:{'|'.join(parts)})"
-
-
-def _same_length(least: str, most: str) -> list[str]:
-    """Expressions for the numbers between two of the same length."""
-    if not least:
-        return [""]
-    if least[0] == most[0]:
-        return [least[0] + rest for rest in _same_length(least[1:], most[1:])]
-    rest = len(least) - 1
-    first, last = int(least[0]), int(most[0])
-    parts = []
-    if least[1:] != "0" * rest:  # the lowest leading digit allows only some of what follows
-        parts += [least[0] + each for each in _same_length(least[1:], "9" * rest)]
-        first += 1
-    above = []
-    if most[1:] != "9" * rest:  # and so does the highest
-        above = [most[0] + each for each in _same_length("0" * rest, most[1:])]
-        last -= 1
-    if first <= last:
-        parts.append(_digits(first, last) + _any_digits(rest))
-    return parts + above
-
-
-def _digits(first: int, last: int) -> str:
-    return str(first) if first == last else f"[{first}-{last}]"
-
-
-def _any_digits(count: int) -> str:
-    return "" if not count else "[0-9]" if count == 1 else f"[0-9]{{{count}}}"

@@ -259,22 +259,10 @@ DBPEDIA: Final = Task(
     label_field="Document Type",
     text_field="Text",
     labels=(
-        "Company",
-        "School",
-        "Artist",
-        "Athlete",
-        "Politician",
-        "Transportation",
-        "Building",
-        "Nature",
-        "Village",
-        "Animal",
-        "Plant",
-        "Album",
-        "Film",
-        "Book",
+        "Company", "School", "Artist", "Athlete", "Politician", "Transportation", "Building", "Nature",
+        "Village", "Animal", "Plant", "Album", "Film", "Book",
     ),
-)
+)  # fmt: skip
 """DBPedia: fourteen kinds of encyclopedia entries."""
 
 TREC: Final = Task(

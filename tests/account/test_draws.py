@@ -18,7 +18,6 @@ from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import DrawCounts, RunKey
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.reservation import Reservation, Terms
-from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import make_account, outcome, spend
@@ -34,8 +33,7 @@ COST = PrivacySpend(0.5, 1e-6)
 DRAWS = 8
 KEY = RunKey("plan", "run", 0)
 LINE = {"label": "refund"}
-DIGEST = line_hash(LINE)
-TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=4, key=KEY)
+TERMS = Terms(COST, None, DRAWS, 1, 1.0, {}, key=KEY)
 
 
 def resume(account: Account, terms: Terms, entry: int) -> Reservation:
@@ -54,7 +52,8 @@ def account(ledger_url: str) -> Account:
 def test_an_account_counts_draws(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
     entry = account.reserve(None, COST, {}, DrawCounts(2, "first")).entry
-    assert [account.draw(entry, "first", count) for count in (1, 3)] == [1, 1]
+    for _ in range(2):
+        account.draw(entry, "first")
     with pytest.raises(BudgetExceeded):
         account.draw(entry, "first")
     with pytest.raises(LedgerError, match="another run"):
@@ -93,18 +92,16 @@ def run_all(work: Any) -> None:
         thread.join()
 
 
-def test_more_than_was_charged_does_not_come_back(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET)
-    entry = account.reserve(None, COST, {}, DrawCounts(8, "first")).entry
-    assert account.draw(entry, "first", 5) == 5
-    account.give_back(entry, "first", 2, "")
-    for count in (4, -1):
-        with pytest.raises(LedgerError, match="more draws are given back"):
-            account.give_back(entry, "first", count, "")
-    assert account.draw(entry, "first", 9) == 5
+def test_progress_is_recorded_while_an_entry_is_open_and_by_its_lease_alone(account: Account) -> None:
+    entry = account.reserve(None, COST, {}, DrawCounts(8, "first", key=KEY)).entry
+    account.draw(entry, "first")
+    account.record_progress(entry, "first", "mine")
+    account.record_progress(entry, "second", "another's")
+    [found] = account.run_of(KEY.plan)
+    assert (found.draws.left, found.draws.progress) == (7, "mine")
     account.settle(entry, "first")
     with pytest.raises(LedgerError, match="settled"):
-        account.give_back(entry, "first", 1, "")
+        account.record_progress(entry, "first", "late")
 
 
 @pytest.mark.parametrize("left", [-1, 1.5, True, "8", None])
@@ -167,25 +164,7 @@ def test_an_interrupt_after_the_commit_of_a_reservation_spends_nothing(
         assert account.verify().ok
 
 
-def test_one_commit_charges_several_draws_and_what_is_left_comes_back(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commits, inner = list[int](), account.draw
-
-    def counting(entry: int, lease: str, count: int, progress: str) -> int:
-        commits.append(count)
-        return inner(entry, lease, count, progress)
-
-    monkeypatch.setattr(account, "draw", counting)
-    run = Reservation.make(account, TERMS)
-    for _ in range(5):
-        run.draw()
-    assert commits == [4, 4]
-    run.hand_over()
-    assert resume(account, TERMS, run.entry).draws_left == 3
-
-
-def test_a_killed_process_loses_the_draws_and_the_tokens_of_one_commit(account: Account) -> None:
+def test_a_killed_process_loses_the_draw_and_the_token_in_progress(account: Account) -> None:
     child = os.fork()
     if child == 0:
         run = Reservation.make(account, TERMS)
@@ -197,7 +176,7 @@ def test_a_killed_process_loses_the_draws_and_the_tokens_of_one_commit(account: 
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     [entry] = account.run_of(KEY.plan)
     later = resume(account, TERMS, entry.number)
-    assert (later.draws_left, later.unfinished) == (0, {"refund": [0, 1, 2, 3]})
+    assert (later.draws_left, later.unfinished) == (2, {"refund": [0, 1, 2, 3, 4]})
 
 
 @pytest.mark.parametrize("drew", [True, False])
@@ -208,7 +187,7 @@ def test_a_child_leaves_a_reservation_to_its_parent(account: Account, drew: bool
     child = os.fork()
     if child == 0:
         refusals = 0
-        for call in (run.draw, lambda: run.release(LINE, DIGEST)):
+        for call in (run.draw, lambda: run.release(LINE)):
             try:
                 call()
             except BudgetExceeded as refusal:
@@ -231,30 +210,30 @@ def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
     later = resume(account, TERMS, run.entry)
-    assert (later.draws_left, later.identifier) == (4, run.identifier)
-    for _ in range(3):
-        run.draw()  # charged before
+    assert (later.draws_left, later.identifier) == (7, run.identifier)
     with pytest.raises(LedgerError, match="draws no more"):
         run.draw()
     with pytest.raises(LedgerError, match="draws no more"):
-        run.release(LINE, DIGEST)
+        run.release(LINE)
     run.close()  # changes nothing: the entry is another run's
     later.draw()
     assert account.verify().ok
 
 
-def test_draws_of_a_replaced_lease_do_not_come_back(account: Account) -> None:
+def test_whose_lease_was_replaced_records_nothing(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
+    run.unfinished["refund"] = [1]
     resume(account, TERMS, run.entry)
     run.hand_over()
-    assert resume(account, TERMS, run.entry).draws_left == 4
+    later = resume(account, TERMS, run.entry)
+    assert (later.draws_left, later.unfinished) == (7, {})
 
 
 def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Account) -> None:
     run = Reservation.make(account, TERMS)
     run.draw()
-    run.release(LINE, DIGEST)
+    run.release(LINE)
     run.close()
     later = resume(account, TERMS, run.entry)
     assert (later.draws_left, later.released) == (0, [LINE])
@@ -316,9 +295,9 @@ def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> No
     run.draw()
     run.unfinished["refund"] = [1]
     with pytest.raises(LedgerError, match="lost"):
-        run.release(LINE, DIGEST)
+        run.release(LINE)
     assert run.unfinished == {"refund": [1]}
-    run.release(LINE, DIGEST)
+    run.release(LINE)
     assert run.unfinished == {}
     assert [row["act"] for row in account.history()].count("release") == 1
 
@@ -347,11 +326,11 @@ class Unsure(Account):
 
     loses = False
 
-    def draw(self, *arguments: Any) -> int:
-        return self._answered(super().draw(*arguments))
+    def draw(self, *arguments: Any) -> None:
+        self._answered(super().draw(*arguments))  # type: ignore[func-returns-value]
 
-    def give_back(self, *arguments: Any) -> None:
-        self._answered(super().give_back(*arguments))  # type: ignore[func-returns-value]
+    def record_progress(self, *arguments: Any) -> None:
+        self._answered(super().record_progress(*arguments))  # type: ignore[func-returns-value]
 
     def _answered(self, answer: Any) -> Any:
         lost, self.loses = self.loses, False
@@ -366,14 +345,13 @@ steps = st.lists(
 
 
 @settings(max_examples=15, deadline=None)
-@given(at_once=st.integers(1, 4), steps=steps)
-def test_no_more_draws_are_made_than_were_reserved(at_once: int, steps: list[str]) -> None:
+@given(steps=steps)
+def test_no_more_draws_are_made_than_were_reserved(steps: list[str]) -> None:
     """Runs on one entry, one after another, and the first of them, which nobody told."""
     with tempfile.TemporaryDirectory() as folder, BudgetLedger.open(f"sqlite:///{folder}/a.db") as ledger:
         stored = ledger.create("tickets", BUDGET)
         account = Unsure(stored._store)  # noqa: SLF001 - of another class
-        terms = Terms(COST, None, DRAWS, 1, 1.0, {}, draws_at_once=at_once, key=KEY)
-        runs, made, surely = [Reservation.make(account, terms)], 0, True
+        runs, made, surely = [Reservation.make(account, TERMS)], 0, True
         for name in [*steps, *["draw"] * DRAWS]:
             match name:
                 case "lost answer":
@@ -381,9 +359,8 @@ def test_no_more_draws_are_made_than_were_reserved(at_once: int, steps: list[str
                 case "hand over" | "killed":
                     if name == "hand over":
                         runs[-1].hand_over()
-                    surely = surely and (name == "hand over" or at_once == 1)
                     with suppress(InvalidPlan):
-                        runs.append(resume(account, terms, runs[0].entry))
+                        runs.append(resume(account, TERMS, runs[0].entry))
                 case _:
                     with suppress(BudgetExceeded, LedgerError):
                         runs[-1 if name == "draw" else 0].draw()

@@ -33,7 +33,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("reserve"), st.sampled_from(SCOPES), st.sampled_from(COSTS)),
         st.tuples(
-            st.sampled_from(["draw", "give back", "settle", "cancel", "resume"]), st.none(), st.integers(0, 3)
+            st.sampled_from(["draw", "progress", "settle", "cancel", "resume"]), st.none(), st.integers(0, 3)
         ),
         st.tuples(st.sampled_from(["change the budget", "lose the totals"]), st.none(), st.none()),
     ),
@@ -91,9 +91,9 @@ class Life:
         scope, cost, lease = self.entries[entry]
         match name:
             case "draw":
-                self.account.draw(entry, lease, 2)
-            case "give back":
-                self.account.give_back(entry, lease, 1, "")
+                self.account.draw(entry, lease)
+            case "progress":
+                self.account.record_progress(entry, lease, "")
             case "settle":
                 self.account.settle(entry, lease)
             case "cancel":

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -8,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dpfewshot.accounting import ZeroConcentrated, epsilon
+from dpfewshot.accounting import ZeroConcentrated, calibrate, epsilon
 from dpfewshot.audit.private_prediction import (
     PredictionLosses,
+    Setting,
     prediction_losses,
     private_prediction_audit,
     token_losses,
 )
 from dpfewshot.backends import Scripted
+from dpfewshot.exact import rounded_up
 from dpfewshot.mechanisms import Draws, PrivatePrediction, RowChange
-from dpfewshot.planning.solve import Setting, solve
 from dpfewshot.values import Record
 from tests.support.laws import release_law
 from tests.support.scripts import TASK
@@ -25,7 +27,19 @@ from tests.support.scripts import TASK
 DELTA = 1e-5
 PROMPTS = 12
 CANDIDATES = [" yes", " no", " perhaps"]
-SETTING = solve(epsilon=20, delta=DELTA, tokens=8, clip=4.0, prompts=PROMPTS)
+
+
+def calibrated(target: float, tokens: int, clip: float, prompts: int) -> Setting:
+    """The lowest temperature that meets the target ε."""
+
+    def event(sigma: float) -> ZeroConcentrated:
+        return ZeroConcentrated(rounded_up(1 / (2 * Fraction(sigma) ** 2)), tokens)
+
+    sigma = calibrate(event, epsilon=target, delta=DELTA)
+    return Setting(clip, rounded_up(Fraction(sigma) * Fraction(clip) / prompts), prompts, event(sigma))
+
+
+SETTING = calibrated(20, tokens=8, clip=4.0, prompts=PROMPTS)
 entries = st.one_of(st.floats(-30, 0, width=32), st.just(-math.inf))
 
 
@@ -135,7 +149,7 @@ def test_on_a_real_model_every_record_loses_less_than_is_claimed() -> None:
     from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 
     records = [record for record in support_tickets() if record.label == "Refund"][:3]
-    setting = solve(epsilon=10, delta=DELTA, tokens=2, clip=5.0, prompts=3)
+    setting = calibrated(10, tokens=2, clip=5.0, prompts=3)
     model = dpf.backends.packaged_model_path()
     with dpf.backends.LlamaCpp(model, context_tokens=128, threads=1) as backend:
         run = prediction_losses(SUPPORT_TICKETS, records, backend, "Refund", setting, max_tokens=2)

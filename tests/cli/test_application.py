@@ -153,7 +153,7 @@ def test_every_command_takes_its_ledger_from_the_environment() -> None:
         for one in command.params
         if isinstance(one, click.Option) and "--ledger" in one.opts
     }
-    assert {"generate", "choose", "calibrate", "labels", "verify", "report", "ledger show"} <= found.keys()
+    assert {"generate", "choose", "search", "labels", "verify", "report", "ledger show"} <= found.keys()
     assert {option.envvar for option in found.values()} == {"DPFEWSHOT_LEDGER"}
 
 

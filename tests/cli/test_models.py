@@ -81,7 +81,7 @@ def choose() -> Chosen:
 
     @click.command()
     @takes(Model)
-    def command(*, project: Project) -> None:
+    def command(*, project: Project, as_json: bool) -> None:  # noqa: ARG001 - every command has it
         made.append(open_backend(project.model, prompts=25))
 
     def call(*arguments: str) -> object:

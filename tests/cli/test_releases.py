@@ -1,4 +1,4 @@
-"""`dpfewshot choose`, `calibrate` and `labels`: what they print, write and pay, and how they end."""
+"""`dpfewshot choose`, `search` and `labels`: what they print, write and pay, and how they end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot import icl
 from dpfewshot.backends import packaged_model_path
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import PrivacySpend
 from tests.cli.conftest import write_rows
 from tests.releases.test_scoring import SECRET, Shop
-from tests.support.colours import Colours, shown
+from tests.support.colours import shown
 from tests.support.commands import Run
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK_FILE
@@ -250,14 +249,13 @@ def test_a_real_model_chooses() -> None:
     assert 0 <= choice.accuracy.low <= choice.accuracy.value <= choice.accuracy.high <= 1
 
 
-# ---- calibrate -------------------------------------------------------------------------------------------
+# ---- a file that cannot be written -----------------------------------------------------------------------
 
 THINGS = {"sky": "light blue", "rose": "red", "sea": "blue"}
 COLOURED = shlex.split(
     "--task task.toml --records records.jsonl --backend tests.support.colours:Colours --epsilon 2 "
     "--set holdout=0"
 )
-CALIBRATE = ["calibrate", *COLOURED]
 COLOUR = ["choose", *COLOURED, "--candidates", "demos.jsonl"]
 
 
@@ -277,79 +275,11 @@ def colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("colours")
-def test_the_file_beside_the_demonstrations_calibrates_a_classifier(command: Run) -> None:
-    status, out, err = command(*CALIBRATE, "--demonstrations", "demos.jsonl", "--quiet")
-    assert (status, err) == (0, "")
-    assert out.startswith("demos.calibration.json: in nats, with noise of 0.0")
-    assert "neighbours zero-out)" in out
-    released = icl.Calibration.from_json("demos.calibration.json")
-    assert released.certified
-    task, made = dpf.Task.from_file("task.toml"), dpf.Demonstrations.from_jsonl("demos.jsonl")
-    classifier = icl.Classifier(task, Colours(), made, calibration=released)
-    assert classifier.predict(list(THINGS)) == list(THINGS.values())
-
-
-@pytest.mark.usefixtures("colours")
-def test_an_account_pays_for_a_calibration_and_refuses_the_next(command: Run) -> None:
-    assert command(*CALIBRATE, *ACCOUNT, "--set", "create=true")[0] == 0
-    told = command(*CALIBRATE, *ACCOUNT, "--output", "second.json")
-    assert_bad_input(told, "epsilon is short and delta is short", status=3)
-    assert not Path("second.json").exists()
-
-
-@pytest.mark.usefixtures("colours")
-@pytest.mark.parametrize(
-    ("further", "says"),
-    [
-        ("--output demos.jsonl", "exists: name a new file"),
-        ("--dataset things", "--account needs --ledger"),
-        ("--epsilon inf", "must be finite"),
-        ("--set holdout=1", "holdout"),
-    ],
-)
-def test_bad_input_of_a_calibration_is_one_line(command: Run, further: str, says: str) -> None:
-    assert_bad_input(command(*CALIBRATE, *further.split()), says)
-
-
-@pytest.mark.usefixtures("colours")
 def test_a_full_disk_under_the_output_loses_no_file(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words, path in (
-        (CALIBRATE, "again.json"),
-        ([*COLOUR, "--set", "no_demonstrations=false"], "chosen.jsonl"),
-    ):
-        with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
-            monkeypatch.setattr("sys.stdout", full)
-            assert command(*words, "--output", path)[0] != 0
-        assert Path(path).stat().st_size > 0
-
-
-@pytest.mark.usefixtures("colours")
-def test_a_calibrated_prompt_is_a_candidate(command: Run) -> None:
-    assert command(*CALIBRATE, "--demonstrations", "demos.jsonl")[0] == 0
-    status, out, _ = command(
-        *COLOUR, "--set", "calibrations=demos.calibration.json", "--epsilon", 8, "--json"
-    )
-    assert status == 0
-    names = {"demos.jsonl", "demos.jsonl with demos.calibration.json", "no demonstrations"}
-    choice = dpf.Choice.from_dict(json.loads(out))
-    assert choice.candidate.name in names
-    assert (choice.index == 2) == (choice.candidate.calibration is not None)
-    status, out, _ = command(*CALIBRATE, "--json", "--output", "bias.json")  # of no demonstrations
-    assert (status, json.loads(out)) == (0, json.loads(Path("bias.json").read_text()))
-    status, _, err = command(*COLOUR, "--set", "no_demonstrations=false", "--set", "calibrations=bias.json")
-    assert (status, "bias.json: was released for another prompt" in err) == (2, True)
-
-
-@pytest.mark.usefixtures("colours")
-@pytest.mark.parametrize(
-    ("content", "says"), [("{", "is not JSON"), ("[]", "not an object"), ("{}", "has no")]
-)
-def test_a_file_that_is_no_calibration_is_named(content: str, says: str) -> None:
-    Path("bias.json").write_text(content)
-    with pytest.raises(dpf.InvalidPlan, match=f"bias.json: .*{says}"):
-        icl.Calibration.from_json("bias.json")
-    with pytest.raises(dpf.InvalidPlan, match=r"missing.json: cannot be read"):
-        icl.Calibration.from_json("missing.json")
+    with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
+        monkeypatch.setattr("sys.stdout", full)
+        assert command(*COLOUR, "--set", "no_demonstrations=false", "--output", "chosen.jsonl")[0] != 0
+    assert Path("chosen.jsonl").stat().st_size > 0
 
 
 # ---- labels ----------------------------------------------------------------------------------------------

@@ -606,10 +606,8 @@ def run_with_boundaries(folder: Path, dies_at: int | None, *, counted: bool) -> 
         setattr(kind, name, outer)
 
     if not counted:
-        inner = Account.draw
-        DrawCounts.after = lambda self, _, progress: replace(self, progress=progress)  # type: ignore[method-assign]
-        Account.draw = lambda *arguments: 1 + inner(*arguments)  # type: ignore[method-assign]
-    for name in ("reserve", "draw", "resume", "record_release", "settle", "give_back"):
+        DrawCounts.after = lambda self, progress: replace(self, progress=progress)  # type: ignore[method-assign]
+    for name in ("reserve", "draw", "resume", "record_release", "settle", "record_progress"):
         watched(Account, name)
     watched(Reservation, "draw")
     plan: dict[str, Any] = {"labels": ["refund"], "shots_per_label": 2, "max_tokens": 4, "tokens_per_draw": 2}

@@ -1,5 +1,7 @@
 """Calibration by a batch removes a bias that is the same for every text."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,3 +55,17 @@ def test_a_probability_that_rounded_to_nothing_leaves_numbers() -> None:
 def test_what_is_no_table_of_probabilities_is_refused(wrong: list[object]) -> None:
     with pytest.raises(dpf.InvalidPlan, match="probabilities"):
         icl.batch_calibrated(wrong)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("{", "is not JSON"), ("[]", "not an object"), ("{}", "has no")]
+)
+def test_a_file_that_is_no_calibration_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bias.json").write_text(content)
+    with pytest.raises(dpf.InvalidPlan, match=f"bias.json: .*{says}"):
+        icl.Calibration.from_json("bias.json")
+    with pytest.raises(dpf.InvalidPlan, match=r"missing.json: cannot be read"):
+        icl.Calibration.from_json("missing.json")

@@ -13,10 +13,9 @@ import dpfewshot as dpf
 from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
-from dpfewshot.sample_data import write_jsonl
 from tests.support.factory import synthesizer
 from tests.support.fleet import Pickling
-from tests.support.scripts import TASK, Sentence, tickets
+from tests.support.scripts import TASK, Sentence, tickets, write_jsonl
 
 
 @pytest.fixture

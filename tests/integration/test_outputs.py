@@ -44,11 +44,10 @@ SET_UP = (
 )
 ACCOUNT = ("--ledger", "sqlite:///budget.db", "--dataset", "tickets")
 LABELS = ("--records", "records.jsonl", "--count", "2", "--epsilon", "5")
-CALIBRATE = (
-    *("--task", "task.toml", "--records", "records.jsonl"),
+CHOOSE = (
+    *("--task", "task.toml", "--records", "records.jsonl", "--candidates", "demos.jsonl"),
     *("--epsilon", "5", "--set", "record_token_cap=0", *BACKEND),
 )
-CHOOSE = (*CALIBRATE, "--candidates", "demos.jsonl")
 PROBE = ("--set", "probe_seconds=0.01")
 SHOWN = ("--demonstrations", "demos.jsonl")
 
@@ -135,7 +134,6 @@ FURTHER = (
     *(Verb(f"ledger {name}", ACCOUNT) for name in ("show", "history", "verify")),
     *(Verb(f"ledger {name}", (*ACCOUNT, "--json")) for name in ("show", "history", "verify")),
     Verb("labels", (*LABELS, "--candidates", "labels.txt", "--json"), ("unit",)),
-    Verb("calibrate", CALIBRATE, ("unit",), status=2),  # what it releases is noisy, as with choose
     Verb("choose", CHOOSE, ("unit",), status=2),  # accuracies are noisy: see test_outputs_python.py
     Verb("search", CHOOSE, ("unit",), status=2),  # likewise
     Verb("report", (*SHOWN, *ACCOUNT)),
@@ -245,7 +243,7 @@ def test_so_does_the_canary_game_on_texts_alone() -> None:
 
 def test_every_verb_is_tried() -> None:
     tried = {verb.name for verb in (*BRIEF, *FURTHER, *CANARY)} | {CREATE[0]}
-    tried |= {"model get", "model list"}  # they read no records: tests/cli/test_downloads.py
+    tried |= {"model get"}  # it reads no records: tests/cli/test_downloads.py
     assert tried == set(_leaves(cli, click.Context(cli)))
 
 

@@ -1,6 +1,5 @@
 """The word histogram: its rows' bound in integers, its noise, its cost, and texts of the real small model."""
 
-import json
 import math
 from collections import Counter
 from fractions import Fraction
@@ -16,7 +15,7 @@ from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
-from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, InvalidReport, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
@@ -27,7 +26,6 @@ from dpfewshot.mechanisms.word_histogram import (
     row_sum,
 )
 from dpfewshot.planning.settings import Settings
-from dpfewshot.report.contents import read_plan
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.laws import IMPOSSIBLE
 
@@ -291,16 +289,6 @@ def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
             labels=["a"],
             settings=settings,
         )
-
-
-def test_a_report_takes_a_plan_of_several_texts(model, tmp_path):
-    plan = synthesizer(model, shots_per_label=3).plan
-    (tmp_path / "plan.json").write_text(json.dumps(plan.as_dict()))
-    assert read_plan(tmp_path / "plan.json").plan == plan.as_dict()
-    less = plan.as_dict() | {"parts": [one | {"noise_multiplier": 0.5} for one in plan.as_dict()["parts"]]}
-    (tmp_path / "plan.json").write_text(json.dumps(less))
-    with pytest.raises(InvalidReport):
-        read_plan(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize(

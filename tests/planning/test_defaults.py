@@ -78,7 +78,7 @@ def test_few_other_draws_within_the_work_have_less_noise(population: int, tokens
     assert found.noise_on_mean is not None
     for every in (1, 3, 20, 40):
         some = planner(population, tokens_per_draw=every)
-        most = min(population, tokens // some.tokens_of_a_prompt(some.settings))
+        most = min(population, tokens // some.tokens_of_a_prompt)
         other = some.with_settings(prompts_per_draw=max(1, most)).plan(mechanism)
         assert other.noise_on_mean is not None
         assert found.noise_on_mean <= 1.25 * other.noise_on_mean

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -11,8 +10,7 @@ import dpfewshot as dpf
 from dpfewshot.backends.protocol import ReplayedBlock
 from dpfewshot.generation import token_loop
 from dpfewshot.mechanisms import Gaussian
-from dpfewshot.planning.speed import Lengths, Speed
-from tests.support.factory import SETTINGS, synthesizer
+from tests.support.factory import synthesizer
 from tests.support.scripts import TASK, WORDS, Sentence
 
 CAP = 12
@@ -112,17 +110,3 @@ def test_a_probe_asks_for_public_prompts_alone_and_ends(records) -> None:
     assert made.probe(1e-9).estimated_seconds == made.plan.estimated_seconds > 0  # each part once
     assert 0 < len(asked) < 10
     assert not any(WORDS.index(" secret") in prompt for prompt in asked)
-
-
-def test_time_grows_with_each_part_of_the_work() -> None:
-    speed = Speed(0.05, 0.002, step=0.01, public_step=0.01, kept_prompts=30)
-    lengths = Lengths(prefix=40, opening=5, suffix=30)
-    least = speed.demonstration(lengths, SETTINGS)
-    for change in ({"prompts_per_draw": 40}, {"max_tokens": 16}):
-        assert speed.demonstration(lengths, replace(SETTINGS, **change)) > least
-    assert speed.demonstration(replace(lengths, suffix=60), SETTINGS) > least
-    shared = replace(SETTINGS, tokens_per_draw=8)
-    assert speed.demonstration(lengths, shared) < least
-    assert replace(speed, kept_prompts=5).demonstration(lengths, shared) > speed.demonstration(
-        lengths, shared
-    )

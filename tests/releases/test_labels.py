@@ -48,11 +48,11 @@ class Watched(dpf.Account):
         self.calls.append(("reserve", scope, Amount.of_cost(cost).as_spend(), dict(details)))
         return super().reserve(scope, cost, details, draws)
 
-    def draw(self, entry: int, lease: str, count: int = 1, progress: str = "") -> int:
+    def draw(self, entry: int, lease: str, progress: str = "") -> None:
         self.calls.append(("charge",))
         if self.fails:
             raise dpf.LedgerError("the disk is gone")
-        return super().draw(entry, lease, count, progress)
+        super().draw(entry, lease, progress)
 
     def cancel(self, entry: int) -> None:
         self.calls.append(("cancel",))

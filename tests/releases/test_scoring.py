@@ -13,7 +13,7 @@ from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
 from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.prompts.few_shot import prompt_format
-from dpfewshot.releases.scoring import ExtractionScorer, LabelScorer
+from dpfewshot.releases.scoring import EXTRACTED_TOKENS, RECORD_TOKEN_CAP, ExtractionScorer, LabelScorer
 from dpfewshot.values import Record
 from tests.support.colours import COLOURS, Colours
 from tests.support.factory import demonstration
@@ -53,6 +53,16 @@ class Shop(Scripted):
         return super().tokenize(text)
 
 
+def label_scorer(
+    task: Any, backend: Any, shown: Any, cap: int = RECORD_TOKEN_CAP, **of_classifier: Any
+) -> LabelScorer:
+    return LabelScorer(Classifier(task, backend, shown, **of_classifier), cap)
+
+
+def extraction_scorer(task: Any, backend: Any, shown: Any) -> ExtractionScorer:
+    return ExtractionScorer(Extractor(task, backend, shown, EXTRACTED_TOKENS))
+
+
 def records(*texts: str, label: str = "refund") -> list[Record]:
     return [Record(text, label) for text in texts]
 
@@ -60,7 +70,7 @@ def records(*texts: str, label: str = "refund") -> list[Record]:
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_probabilities_are_those_of_a_classifier(calibrated: bool) -> None:
     texts = ["money", "parcel", "nothing", "money parcel"] * 20
-    scorer = LabelScorer(TASK, Shop(), SHOWN, calibrated=calibrated)
+    scorer = label_scorer(TASK, Shop(), SHOWN, calibrated=calibrated)
     expected = Classifier(TASK, Shop(), SHOWN, calibrated=calibrated).predict_proba(texts)
     np.testing.assert_allclose(scorer.probabilities(records(*texts)), expected, rtol=1e-6)
     assert scorer.probabilities([]).shape == (0, 2)
@@ -75,7 +85,7 @@ def test_a_label_that_is_all_but_impossible_after_content_free_text_keeps_its_an
 
     expected = Classifier(TASK, Sure(), SHOWN).predict_proba(["money"])
     np.testing.assert_allclose(
-        LabelScorer(TASK, Sure(), SHOWN).probabilities(records("money")), expected, rtol=1e-6
+        label_scorer(TASK, Sure(), SHOWN).probabilities(records("money")), expected, rtol=1e-6
     )
 
 
@@ -89,7 +99,7 @@ def test_a_prompt_in_other_words_is_another_prompt(change: dict[str, Any]) -> No
 @pytest.mark.parametrize("broken", [np.nan, 0.0, ValueError(SECRET)])
 def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception) -> None:
     """And changes no other record's answer."""
-    scorer = LabelScorer(TASK, Shop(broken=broken), SHOWN)
+    scorer = label_scorer(TASK, Shop(broken=broken), SHOWN)
     unknown = records("money", label="complaint")  # which the prompt does not have
     right, likely = scorer.outcomes([*records("money", "nothing", SECRET, "parcel"), *unknown])
     assert right.tolist() == [1, -1, -1, 0, -1]
@@ -98,7 +108,7 @@ def test_a_record_without_an_answer_counts_for_nothing(broken: float | Exception
     assert alone[1].tolist() == [likely[0], likely[3]]
 
 
-@pytest.mark.parametrize("kind", [LabelScorer, ExtractionScorer])
+@pytest.mark.parametrize("kind", [label_scorer, extraction_scorer])
 def test_a_record_that_cannot_be_read_has_no_answer_and_is_not_asked_about(kind: Any) -> None:
     backend = Shop()
     scorer = kind(TASK, backend, SHOWN)
@@ -117,14 +127,14 @@ def test_a_record_that_cannot_be_read_has_no_answer_and_is_not_asked_about(kind:
 def test_extraction_too(broken: float | Exception) -> None:
     backend = Shop(broken=broken)
     texts = ["money", "nothing", SECRET, "parcel"]
-    right, likely = ExtractionScorer(FREE, backend, []).outcomes(records(*texts, label=" Refund"))
+    right, likely = extraction_scorer(FREE, backend, []).outcomes(records(*texts, label=" Refund"))
     assert right.tolist() == [1, -1, -1, 0]
     assert likely.tolist() == [1, 0, 0, 0]
     assert Extractor(FREE, Shop()).predict(["money", "parcel"]) == ["refund", "delivery"]
 
 
 def test_a_dead_server_raises_and_says_nothing_of_records() -> None:
-    for kind, task in ((LabelScorer, TASK), (ExtractionScorer, FREE)):
+    for kind, task in ((label_scorer, TASK), (extraction_scorer, FREE)):
         backend = Shop()
         scorer = kind(task, backend, [])
         backend.broken = dpf.BackendError("the server is gone")
@@ -134,7 +144,7 @@ def test_a_dead_server_raises_and_says_nothing_of_records() -> None:
 
 def test_a_tokenizer_that_is_gone_raises() -> None:
     backend = Shop()
-    scorer = LabelScorer(TASK, backend, [])
+    scorer = label_scorer(TASK, backend, [])
 
     def gone(text: str) -> list[int]:
         raise OSError(text)
@@ -147,7 +157,7 @@ def test_a_tokenizer_that_is_gone_raises() -> None:
 
 def test_texts_have_a_cap_of_their_own_and_one_line() -> None:
     backend = Shop()
-    scorer = LabelScorer(TASK, backend, [], calibrated=False, record_token_cap=3)
+    scorer = label_scorer(TASK, backend, [], calibrated=False, cap=3)
     scorer.outcomes(records("money\nKind: money", " money" * 40))
     assert [text.split("Ticket:")[1] for text in backend.texts] == [
         " money�Kind:\nKind:",
@@ -157,7 +167,7 @@ def test_texts_have_a_cap_of_their_own_and_one_line() -> None:
 
 def test_a_record_is_asked_once_after_every_beginning_of_a_label() -> None:
     backend = Colours()
-    scorer = LabelScorer(COLOURS, backend, [], calibrated=False)
+    scorer = label_scorer(COLOURS, backend, [], calibrated=False)
     backend.prompts.clear()
     rows = scorer.probabilities(records("rose", "sky"))
     asked = [prompt.rsplit("Thing:", 1)[-1] for prompt in backend.prompts]
@@ -170,7 +180,7 @@ def test_a_record_is_asked_once_after_every_beginning_of_a_label() -> None:
 
 def test_prompts_of_records_are_never_called_public() -> None:
     """A backend may let a public prompt continue another one."""
-    for kind, task in ((LabelScorer, TASK), (ExtractionScorer, FREE)):
+    for kind, task in ((label_scorer, TASK), (extraction_scorer, FREE)):
         backend, called = Shop(), []
 
         def opened(*arguments, public=False, called=called, backend=backend):
@@ -188,13 +198,13 @@ def test_a_prompt_that_may_not_fit_is_refused_from_public_numbers() -> None:
     backend = Shop()
     backend.context_tokens = 100  # type: ignore[attr-defined]
     with pytest.raises(dpf.InvalidPlan, match=r"up to 1\d\d tokens"):
-        LabelScorer(TASK, backend, SHOWN, record_token_cap=95)
-    LabelScorer(TASK, backend, SHOWN, record_token_cap=50)
+        label_scorer(TASK, backend, SHOWN, cap=95)
+    label_scorer(TASK, backend, SHOWN, cap=50)
 
 
 @pytest.mark.parametrize("stated", [False, None, "no, sorry", 1])
 def test_a_backend_without_batch_invariance_is_refused(stated: Any) -> None:
     backend = Scripted(WORDS, lambda _: [0.1] * len(WORDS), batch_invariant=stated)
-    for kind in (LabelScorer, ExtractionScorer):
+    for kind in (label_scorer, extraction_scorer):
         with pytest.raises(dpf.BackendNotBatchInvariant):
             kind(TASK, backend, [])

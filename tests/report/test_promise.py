@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpfewshot.planning.plan import believed
 from dpfewshot.report.promise import Promise, factor_text
 from dpfewshot.values import Relation, percent_text
 
@@ -49,16 +50,15 @@ def test_the_best_guess_is_what_the_worst_mechanism_gives(epsilon, delta) -> Non
     promise = Promise(epsilon, delta, Relation.ZERO_OUT, None, "all")
     right = sum(max(pair) for pair in worst(epsilon, delta).values()) / 2
     assert promise.best_guess == pytest.approx(right)
-    f, t = promise.corner
-    assert promise.detection(f) == pytest.approx(t)
+    corner = (1 - delta) / (1 + promise.odds_factor)  # the false alarms of the best guesser
+    assert promise.detection(corner) == pytest.approx(promise.best_guess)
 
 
 def test_beliefs_follow_bayes_for_the_uncertain_answer() -> None:
-    promise = Promise(4.0, 1e-5, Relation.ZERO_OUT, None, "all")
     for prior in (1e-6, 0.1, 0.5):
         p, q = worst(4.0, 1e-5)["D, perhaps"]
-        assert promise.belief(prior) == pytest.approx(p * prior / (p * prior + q * (1 - prior)))
-    assert Promise(0.0, 0.0, Relation.ZERO_OUT, None, "all").belief(0.25) == 0.25
+        assert believed(prior, 4.0) == pytest.approx(p * prior / (p * prior + q * (1 - prior)))
+    assert believed(0.25, 0.0) == 0.25
 
 
 def test_an_epsilon_beyond_all_bounds_says_nothing_and_does_not_fail() -> None:

@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing fails, everything is drawn, and everybody can read it.
+"""The report in a real browser: nothing fails, and everybody can read it.
 
 Needs Debian's `chromium`; skipped aloud without it (.ci/run installs it). Set DPFEWSHOT_SCREENSHOTS to a
 folder to look at the pages and at what a printer gets.
@@ -29,12 +29,6 @@ VIEWS = [
     ("light", DESKTOP, True),
     ("dark", PHONE, True),
 ]
-INVISIBLE = """() => [...document.querySelectorAll('svg path, svg text')].filter(element => {
-    const box = element.getBoundingClientRect();
-    const style = getComputedStyle(element);
-    const bare = style.stroke === 'none' && style.fill === 'none';
-    return (box.width === 0 && box.height === 0) || bare || style.visibility !== 'visible';
-}).map(element => element.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +63,6 @@ def test_every_view(browser, samples, tmp_path, view) -> None:
     seen = opened(browser, path, scheme, width)
     keep(seen, f"{'confidential-' if confidential else ''}{scheme}-{width}")
     assert seen.requests == [path.as_uri()]
-    assert seen.page.locator("svg.chart").count() == (9 if confidential else 7)
-    assert seen.page.evaluate(INVISIBLE) == []
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     assert (seen.page.evaluate(background()) == "rgb(20, 23, 27)") == (scheme == "dark")
     assert seen.violations() == []
@@ -101,8 +93,7 @@ def test_hostile_text_stays_in_its_place(browser, samples, tmp_path) -> None:
     )
     ones = [dataclasses.replace(one, text=nasty, label=nasty) for one in samples.demonstrations]
     findings = [dataclasses.replace(finding, title=nasty, statement=nasty) for finding in samples.findings]
-    cells = [dataclasses.replace(cell, task=nasty, condition=nasty) for cell in samples.cells]
-    given = dataclasses.replace(samples, demonstrations=ones, findings=findings, cells=cells)
+    given = dataclasses.replace(samples, demonstrations=ones, findings=findings)
     path = written(tmp_path, dataclasses.replace(given, demonstrations=type(samples.demonstrations)(ones)))
     seen = opened(browser, path, width=PHONE)
     keep(seen, "hostile")
@@ -124,7 +115,5 @@ def test_the_checks_can_fail(browser, samples, tmp_path) -> None:
     assert len(seen.requests) == 2  # the policy refuses the second one
     assert "image-alt" in seen.violations()
     seen.page.evaluate("document.documentElement.style.setProperty('--quiet', '#999999')")
-    seen.page.evaluate("document.querySelector('svg path.axis').setAttribute('d', '')")
     assert "color-contrast" in seen.violations()
-    assert len(seen.page.evaluate(INVISIBLE)) == 1
     seen.page.context.close()

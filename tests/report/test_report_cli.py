@@ -15,8 +15,7 @@ SENTENCE = (
     "(ε = 0.2 for the choice, δ = 0, neighbours zero-out)"
 )
 
-
-LEFT_OUT = ("demonstrations", "cells", "findings", "choices")
+LEFT_OUT = ("demonstrations", "findings", "choices")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def test_everything_at_once(command: Run, tmp_path: Path) -> None:
     status, out, err = command("report", *given)
     assert (status, err) == (0, "")
     assert "report.html: epsilon at most 2.0000 at delta=3.34e-07, neighbours zero-out" in out
-    assert "1 demonstration without a guarantee, 1 evaluation cell, 1 finding" in out
+    assert "1 demonstration without a guarantee, 1 finding" in out
     assert SENTENCE in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<bdi>For the board</bdi>" in page
@@ -52,7 +51,7 @@ def test_one_input_is_enough(command: Run, tmp_path: Path) -> None:
     for name, path in files(tmp_path).items():
         status, out, err = command("report", f"--{name}", str(path))
         assert (status, err) == (0, ""), name
-        assert ("no bound on epsilon" in out) == (name in {"evaluation", "audit"})
+        assert ("no bound on epsilon" in out) == (name == "audit")
     twice = ["--audit", str(files(tmp_path)["audit"])] * 2
     assert json.loads(command("report", *twice, "--json")[1])["findings"] == 4
 
@@ -64,7 +63,7 @@ def test_one_input_is_enough(command: Run, tmp_path: Path) -> None:
         (["--ledger", "sqlite:///budget.db"], "--account"),
         (["--demonstrations", "missing.jsonl"], "missing.jsonl"),
         (["--ledger", "sqlite:///budget.db", "--dataset", "tickets"], "ledger create"),
-        (["--plan", "missing.json"], "missing.json"),
+        (["--choice", "missing.json"], "missing.json"),
     ],
 )
 def test_what_it_cannot_do(command: Run, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -75,9 +74,9 @@ def test_what_it_cannot_do(command: Run, tmp_path: Path, arguments: list[str], s
 
 
 def test_an_output_that_cannot_be_written_leaves_nothing_behind(command: Run, tmp_path: Path) -> None:
-    plan = str(files(tmp_path)["plan"])
-    status, _, err = command("report", "--plan", plan, "--output", "nowhere/report.html")
+    choice = str(files(tmp_path)["choice"])
+    status, _, err = command("report", "--choice", choice, "--output", "nowhere/report.html")
     assert (status, "cannot write nowhere/report.html" in err) == (2, True)
     (tmp_path / "folder").mkdir()
-    assert command("report", "--plan", plan, "--output", "folder")[0] == 2
+    assert command("report", "--choice", choice, "--output", "folder")[0] == 2
     assert not list(tmp_path.glob(".*"))

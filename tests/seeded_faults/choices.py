@@ -75,7 +75,7 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "return [*first_tokens(self._prompt.backend, whole, self._cap), *ending]",
+        "return [*first_tokens(self.prompt.backend, whole, self._cap), *ending]",
         "return whole",
         "a record's text is cut by a cap of its own",
         "tests/releases/test_scoring.py",
@@ -103,14 +103,14 @@ CHOICES = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "        _require_batch_invariance(self._prompt.backend)\n",
-        "        _ = self._prompt.backend.batch_invariant\n",
+        "        _require_batch_invariance(self.prompt.backend)\n",
+        "        _ = self.prompt.backend.batch_invariant\n",
         "a backend that found itself batch-variant while it scored is not certified",
         "tests/releases/test_choosing.py tests/releases/test_calibration.py",
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "            self._prompt.answers(block, 1)\n",
+        "            self.prompt.answers(block, 1)\n",
         "            pass\n",
         "a model that is gone releases nothing",
         "tests/releases/test_choosing.py tests/releases/test_calibration.py",

@@ -139,8 +139,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/scoring.py",
-        "            lambda: same_label(text_of(backend, written, self._ends), record.label),\n",
-        "            lambda text=same_label(text_of(backend, written, self._ends), record.label): text,\n",
+        "            lambda: same_label(self._extractor.text(written), record.label),\n",
+        "            lambda text=same_label(self._extractor.text(written), record.label): text,\n",
         "a label that cannot be compared is no answer",
         "tests/integration/test_unreadable_records.py",
     ),
@@ -236,7 +236,7 @@ SAMPLING_AND_NOISE = (
         "tests/releases/test_calibration.py",
     ),
     Fault(
-        "dpfewshot/releases/calibration.py",
+        "dpfewshot/releases/selection.py",
         "Fraction(min(usual, count), count) for label",
         "Fraction(usual, count) for label",
         "a record weighs at most 1",

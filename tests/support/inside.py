@@ -106,8 +106,8 @@ def integer_threshold(test: Any) -> int:
 
 def evaluated_by(classifier: Any, questions: Any) -> tuple[int, int]:
     """The tokens of the questions' texts in a classifier's prompts, and of the label tree's inner nodes."""
-    texts = sum(len(classifier._prompt.question(question)) for question in questions)
-    return texts, sum(len(path) for path in classifier._tree.beginnings)
+    texts = sum(len(classifier.prompt.question(question)) for question in questions)
+    return texts, sum(len(path) for path in classifier.tree.beginnings)
 
 
 # ---- generations -----------------------------------------------------------------------------------------

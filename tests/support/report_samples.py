@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from datetime import date
 from pathlib import Path
 from unittest.mock import patch
@@ -14,10 +12,9 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.evaluation import Cell, read_cells
 from dpfewshot.releases.choice import Candidate, Choice
 from dpfewshot.releases.selection import Estimate
-from dpfewshot.report import Sources, page, read_choice, read_findings, read_plan, select
+from dpfewshot.report import Sources, page, read_choice, read_findings, select
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
 from tests.support.factory import demonstration
@@ -57,94 +54,6 @@ def account(folder: Path, plans: int = 6, suffix: str = "") -> Account:
     )
     account.change_budget(PrivacyBudget(8.0, 1e-5))
     return account
-
-
-EVENT = {
-    "event": "PoissonGaussian",
-    "sampling_rate": math.nextafter(1 / 15, 1),
-    "noise_multiplier": math.nextafter(math.nextafter(6 / math.sqrt(10), 0), 0),
-    "steps": 8,
-}
-"""What the plan's draws are, of ten tokens each, and cost less than it reserves."""
-
-
-def plan_document() -> dict[str, object]:
-    """As `dpfewshot plan --json` prints it."""
-    parts = [
-        {
-            "scope": label,
-            "labels": [label],
-            "population": 300,
-            "prompts": None,
-            "sampling_rate": 20 / 300,
-            "noise_multiplier": 6.0,
-            "steps": 8,
-            "epsilon": 1.25,
-            "delta": 1e-6,
-            "noise_on_mean": 0.075,
-            "exact": {"sampling_rate": [1, 15], "cost": [1_250 * 10**9, 10**12], "event": EVENT},
-        }
-        for label in LABELS
-    ]
-    settings = {"prompts_per_draw": 20, "records_per_prompt": 1, "max_tokens": 40, "shots_per_label": 2}
-    return settings | {
-        "record_token_cap": 100,
-        "disjoint_parts": 1,
-        "accounting": "certified",
-        "holdout": 0.0,
-        "reasons": [],
-        "mechanism": "gaussian",
-        "relation": "zero-out",
-        "epsilon": 1.25,
-        "delta": 1e-6,
-        "tokens_per_draw": 10,
-        "sampling": "poisson",
-        "prompt_tokens": 12_345,
-        "estimated_seconds": 95.0,
-        "warnings": ["delta=0.01 is not below 1/300"],
-        "parts": parts,
-    }
-
-
-def cells() -> list[Cell]:
-    """Of two tasks in public, and of one in private."""
-    found = []
-    for task, lift in (("trec", 0), ("mit-d", 30)):
-        for condition, epsilon, right in (
-            ("zero-shot", 0.0, 80),
-            ("gaussian", 1.0, 90),
-            ("gaussian", 4.0, 110),
-            ("gaussian", 8.0, 118),
-            ("adadpsyn", 1.0, 95),
-            ("adadpsyn", 4.0, 108),
-            ("best", 1.0, 117),
-            ("best", 4.0, 121),
-            ("no-noise", None, 125),
-        ):
-            found += [cell(task, condition, epsilon, repetition, right + lift) for repetition in range(3)]
-    return [*found, dataclasses.replace(found[0], task="our own tickets", confidential=True)]
-
-
-def cell(task: str, condition: str, epsilon: float | None, repetition: int, right: int) -> Cell:
-    """One of 200 items, of which about that many are right; more in later repetitions."""
-    outcomes = "".join("1" if (7 * item) % 200 < right + 4 * repetition else "0" for item in range(200))
-    return Cell(
-        task=task,
-        model="gemma-270m",
-        writer="gemma-270m",
-        condition=condition,
-        epsilon_asked=epsilon,
-        epsilon=epsilon,
-        delta=1e-5 if epsilon else None,
-        relation="zero-out" if epsilon else None,
-        shots=0 if condition == "zero-shot" else 4,
-        repetition=repetition,
-        items=200,
-        outcomes=outcomes,
-        uncalibrated=outcomes[::-1] if task == "trec" else None,
-        population={"Refund": 300},
-        confidential=False,
-    )
 
 
 def choice() -> dict[str, object]:
@@ -199,13 +108,10 @@ def findings() -> dict[str, object]:
 
 def files(folder: Path) -> dict[str, Path]:
     """All of it as files, by the option that takes each."""
-    names = ("demonstrations", "choice", "plan", "evaluation", "audit")
+    names = ("demonstrations", "choice", "audit")
     paths = {name: folder / f"{name}.json" for name in names}
     demonstrations().to_jsonl(paths["demonstrations"])
     paths["choice"].write_text(json.dumps(choice()), encoding="utf-8")
-    paths["plan"].write_text(json.dumps(plan_document()), encoding="utf-8")
-    lines = "".join(json.dumps(cell.as_dict()) + "\n" for cell in cells())
-    paths["evaluation"].write_text(lines, encoding="utf-8")
     paths["audit"].write_text(json.dumps(findings()), encoding="utf-8")
     return paths
 
@@ -222,7 +128,5 @@ def sources(folder: Path, *, plans: int = 6) -> Sources:
         demonstrations=Demonstrations.from_jsonl(paths["demonstrations"]),
         snapshot=account(folder, plans).snapshot(),
         choice=read_choice(paths["choice"]),
-        plan=read_plan(paths["plan"]),
-        cells=read_cells(paths["evaluation"]),
         findings=read_findings(paths["audit"]),
     )

@@ -1,11 +1,12 @@
 """Scripted language models and data sets that several test files use."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.sample_data import SUPPORT_TICKETS, write_jsonl
+from dpfewshot.sample_data import SUPPORT_TICKETS
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
 
@@ -87,6 +88,15 @@ def written(folder: Path, records: Sequence[Record] | None = None) -> list[str]:
     (folder / "task.toml").write_text(TASK_FILE)
     write_jsonl(tickets() if records is None else records, folder / "records.jsonl")
     return ["--task", str(folder / "task.toml"), "--records", str(folder / "records.jsonl")]
+
+
+def write_jsonl(records: Iterable[Record], path: Path) -> None:
+    """One JSON object a line, with `unit` if the record has one."""
+    rows = (
+        {"text": one.text, "label": one.label} | ({} if one.unit is None else {"unit": one.unit})
+        for one in records
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def tickets(count: int = 400) -> list[Record]:

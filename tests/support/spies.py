@@ -147,9 +147,9 @@ class SpyingAccount(Account):
         self._journal.append(Told("reserve", (scope, cost, dict(details))))
         return super().reserve(scope, cost, details, draws)
 
-    def draw(self, entry: int, lease: str, part: int, count: int = 1) -> int:
+    def draw(self, entry: int, lease: str, progress: str = "") -> None:
         self._journal.append(Told("charge", ()))
-        return super().draw(entry, lease, part, count)
+        super().draw(entry, lease, progress)
 
 
 def draws_of(journal: Sequence[Any], tokens: int) -> Iterator[list[list[tuple[int, ...]]]]:

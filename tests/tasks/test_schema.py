@@ -291,5 +291,5 @@ def test_a_schema_in_a_file(schema: str, tmp_path: Path) -> None:
 
 def test_what_a_long_text_forces() -> None:
     long = automaton_module.automaton_of("[ab]{9000}c")
-    assert automaton_module.ForcedTexts(long).after(long.after(long.initial, b"a" * 9000))[0] == "c"
-    assert automaton_module.ForcedTexts(long).after(long.initial)[0] == ""
+    assert long.forced(long.after(long.initial, b"a" * 9000))[0] == "c"
+    assert long.forced(long.initial)[0] == ""

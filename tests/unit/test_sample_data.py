@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
-from typing import TYPE_CHECKING
 
-from dpfewshot.records import read_records
-from dpfewshot.sample_data import secrets, support_tickets, write_jsonl
+from dpfewshot.sample_data import secrets, support_tickets
 from dpfewshot.values import Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TICKETS = support_tickets()
 
@@ -40,20 +33,3 @@ def test_secrets_are_found_wherever_they_stand() -> None:
             rest = rest.replace(secret, "")
         assert "@" not in rest
         assert "ORD" not in rest
-
-
-def test_the_written_file_reads_back(tmp_path: Path) -> None:
-    records = [*TICKETS[:20], Record("é\u2028\n", "Refund", "u")]
-    write_jsonl(records[:20], tmp_path / "without.jsonl")
-    write_jsonl(records[20:], tmp_path / "with.jsonl")
-    assert read_records(tmp_path / "without.jsonl") == records[:20]
-    assert read_records(tmp_path / "with.jsonl", unit="unit") == records[20:]
-
-
-def test_the_generator_script(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dpfewshot.sample_data"]
-    subprocess.run([*command, str(tmp_path / "t.jsonl")], check=True)
-    assert read_records(tmp_path / "t.jsonl") == TICKETS
-    wrong = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert wrong.returncode != 0
-    assert "usage" in wrong.stderr
