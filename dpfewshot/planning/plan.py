@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, Final, Self
+from typing import Final
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, epsilon
@@ -207,7 +206,7 @@ class StratumPlan(Stratum):
         return math.isfinite(certified) and Amount.certified(certified, self.cost.delta).fits(self.cost)
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as JSON; `from_dict` reads it back.
+        """The plan as JSON.
 
         "exact" has what the figures round: the rate as numerator and denominator, the cost as ε in 10⁻¹² and
         δ in 10⁻¹⁸, and the event that it was computed for.
@@ -232,30 +231,6 @@ class StratumPlan(Stratum):
             "delta": self.spend.delta if self.spend else None,
             "noise_on_mean": self.noise_on_mean,
         }
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any], settings: PlanSettings) -> Self:
-        """The plan that `as_dict` made this from. See `GenerationPlan.from_dict`."""
-        told = document.check("a stratum of the plan", told, document.STRATUM)
-        labels = document.texts("a stratum of the plan", "labels", told["labels"], least=1)
-        least = {"population": 1, "steps": 1, "noise_multiplier": 0, "noise_on_mean": 0}
-        for name, bound in least.items():
-            if told[name] is not None and told[name] < bound:
-                raise InvalidPlan(f"a stratum of the plan has a {name!r} below {bound}")
-        stratum = Stratum(told["scope"], labels, told["population"])
-        exact = document.check("'exact' of a stratum of the plan", told["exact"], document.EXACT)
-        rate = document.rate(exact["sampling_rate"])
-        stated = cls(
-            *(stratum.scope, stratum.labels, stratum.population),
-            sampling_rate=rate,
-            draws=replace(draws_at(settings.within(stratum.population), stratum, rate), steps=told["steps"]),
-            noise_multiplier=told["noise_multiplier"],
-            cost=document.cost(exact["cost"]),
-            noise_on_mean=told["noise_on_mean"],
-            event=document.event_from_dict(exact["event"]),
-        )
-        document.check_stated("a stratum of the plan", told, stated.spend)
-        return stated
 
 
 def draws_at(settings: PlanSettings, stratum: Stratum, sampling_rate: Fraction) -> Draws:
@@ -396,7 +371,7 @@ class GenerationPlan:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as JSON; `from_dict` reads it back."""
+        """The plan as JSON."""
         return {
             **self.figures(),
             "reasons": list(self.reasons),
@@ -420,28 +395,3 @@ class GenerationPlan:
             "estimated_seconds": self.estimated_seconds,
             "parts": [stratum.figures() for stratum in self.strata],
         }
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """The plan that `as_dict` made this from: σ, q and amounts are exact.
-
-        An event outside of `dpfewshot.accounting.events` is not stored and comes back as None.
-
-        Raises:
-            InvalidPlan: it is not such a plan; names the member.
-        """
-        told = document.check("the plan", told, document.PLAN)
-        settings = PlanSettings(**{field.name: told[field.name] for field in fields(PlanSettings)})
-        if not told["parts"]:
-            raise InvalidPlan("the plan has no stratum in 'parts'")
-        stated = cls(
-            mechanism=told["mechanism"],
-            relation=document.relation("the plan", told["relation"]),
-            settings=settings,
-            strata=tuple(StratumPlan.from_dict(part, settings) for part in told["parts"]),
-            prompt_tokens=told["prompt_tokens"],
-            estimated_seconds=told["estimated_seconds"],
-            reasons=document.texts("the plan", "reasons", told["reasons"]),
-        )
-        document.check_stated("the plan", told, stated.cost and stated.cost.as_spend())
-        return stated
