@@ -32,7 +32,7 @@ from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws, Mechanism, WordHistogram
 from dpfewshot.mechanisms.base import likeliest
-from dpfewshot.mechanisms.word_histogram import COMMONEST, HistogramRelease, features, row_sum
+from dpfewshot.mechanisms.word_histogram import COMMONEST, Expected, HistogramRelease, features, row_sum
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.values import Record
 
@@ -164,7 +164,9 @@ class WatchedHistogram(WordHistogram):
     def echoes(self) -> list[float]:
         """How many canaries each sum looks like: its product with the row of one. Forgets the sums."""
         words = features(CANARY_WORD, self.model.tokenize)
-        row = row_sum([words], self.model.vocabulary_size).astype(np.float64)  # products exceed 64 bits
+        row = row_sum([words], self.model.vocabulary_size, Expected()).astype(
+            np.float64
+        )  # products exceed 64 bits
         found = [float(total @ row) / float(row @ row) for total in self.sums]
         self.sums.clear()
         return found

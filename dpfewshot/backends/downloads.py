@@ -45,7 +45,7 @@ class Download:
     packages: tuple[str, ...]
 
     def __str__(self) -> str:
-        sizes = f"{self.size / 1e6:,.0f} MB, {self.memory / 1e9:.1f} GB of memory"
+        sizes = f"{self.size / 1e6:,.0f} MB, up to {self.memory / 1e9:.1f} GB of memory"
         return f"{self.title}, {sizes}, licence {self.licence}"
 
 

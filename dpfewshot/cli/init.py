@@ -163,7 +163,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
             "the column of the person with --unit"
         )
     noun = unit_noun(unit)
-    sent = f"a message that a {'customer' if unit is None else noun} sends"
+    sent = f"a short message that a {'customer' if unit is None else noun} sends"
     question = f'What is a text? With "a" or "an", for example "{sent}"'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())

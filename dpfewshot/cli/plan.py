@@ -208,10 +208,10 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
     settings, readable = plan.settings, _readable_labels(plan)
     of_each = " of each label" if needed.scope else ""
     ways = {
-        f"--max-tokens {needed.max_tokens}": needed.max_tokens,
         f"--epsilon {math.ceil(100 * (needed.epsilon or 0)) / 100:g}": needed.epsilon,
-        f"the other labels alone, which lose nothing by it:{readable}": readable,
+        f"--max-tokens {needed.max_tokens}": needed.max_tokens,
         f"{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+        f"the other labels alone, which lose nothing by it:{readable}": readable,
     }
     if any(ways.values()):
         yield f"      one of these is enough: {'; '.join(way for way, helps in ways.items() if helps)}"

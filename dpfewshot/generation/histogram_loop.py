@@ -1,6 +1,7 @@
 """Texts from a noisy histogram of the records' words: of several that the model writes, the likest.
 
-One draw of records is charged and counted for all texts of a label. Everything else reads public numbers:
+First the model writes texts without any record: their words are expected. Then one draw of records is charged
+and counted for all texts of a label. Everything else reads public numbers:
 
 1. A candidate begins with one of the records' first words, and its prompt names two of their words and their
    length, all drawn by their noisy shares.
@@ -17,6 +18,7 @@ from functools import lru_cache, partial
 from typing import Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import Logprobs, closing_block
@@ -24,13 +26,15 @@ from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.stopping import StopSignal
-from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answer_without_records, answered
+from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answered
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
+    EXPECTING,
     MOST_HINT,
+    Expected,
     Features,
     Histogram,
     HistogramRelease,
@@ -126,23 +130,28 @@ class HistogramLoop(TokenLoop):
             return
         kept = reservation.histogram
         if kept is None:
-            self._ask(prompts)
+            expected = self._expected(
+                prompts, max_tokens, stop
+            )  # finds a dead model before anything is charged
             units.check()
             # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
-            total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size)
+            total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size, expected)
             stop.check()
-            kept = cast("HistogramRelease", release).histogram(total, reservation.draw()).as_dict()
+            permit = reservation.draw()
+            kept = cast("HistogramRelease", release).histogram(total, permit, expected).as_dict()
             reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
-        allowed = _allowed(self._written(histogram, prompts, max_tokens, stop), earlier)
+        begun = [self._begun(histogram, max_tokens) for _ in range(CANDIDATES)]
+        allowed = _allowed(self._written(begun, prompts, max_tokens, stop), earlier)
         released += max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize)).tokens
         yield from released
 
-    def _ask(self, prompts: LabelPrompts) -> None:
-        """Find a dead server or model before anything is charged."""
-        suffix = prompts.public_suffix
-        with closing_block(self.backend, prompts.prefix, [suffix], 1, public=True) as block:
-            answer_without_records(block)
+    def _expected(self, prompts: LabelPrompts, max_tokens: int, stop: StopSignal) -> Expected:
+        """The words of texts that the model writes without records: all that it might write at each place."""
+        seen = np.zeros((2, self.backend.vocabulary_size))
+        begun = [_Candidate([], self.draft(), []) for _ in range(EXPECTING)]
+        self._written(begun, prompts, max_tokens, stop, seen)
+        return Expected.of(seen[0], seen[1], self.backend)
 
     def _counted(self, units: Bodies, sampler: Sampler) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
@@ -164,10 +173,17 @@ class HistogramLoop(TokenLoop):
         return self._features(self.backend.tokenize(" public"), self.backend.tokenize)
 
     def _written(
-        self, histogram: Histogram, prompts: LabelPrompts, max_tokens: int, stop: StopSignal
+        self,
+        candidates: Sequence[_Candidate],
+        prompts: LabelPrompts,
+        max_tokens: int,
+        stop: StopSignal,
+        seen: NDArray[np.float64] | None = None,
     ) -> list[_Candidate]:
-        """Candidates that the model writes side by side, from words of the histogram."""
-        candidates = [self._begun(histogram, max_tokens) for _ in range(CANDIDATES)]
+        """What the model makes of these beginnings, side by side.
+
+        `seen` takes the sum of the probabilities of each token, and of those at the beginning, shape (2, V).
+        """
         hinted = [prompts.hinted(one.hint) for one in candidates]
         suffixes = [[*each.public_suffix, *one.tokens] for each, one in zip(hinted, candidates, strict=True)]
         with closing_block(self.backend, hinted[0].prefix, suffixes, max_tokens) as block:
@@ -177,8 +193,10 @@ class HistogramLoop(TokenLoop):
                 if not (one.failed or one.draft.finished) and len(one.tokens) < max_tokens
             ]:
                 stop.check()
-                rows = answered(block, CANDIDATES, None)
+                rows = answered(block, len(candidates), None)
                 for place, one in writing:
+                    if seen is not None:
+                        seen[: 1 if one.tokens else 2] += np.exp(np.nan_to_num(rows[place], nan=-np.inf))
                     self._go_on(one, rows[place], max_tokens - len(one.tokens))
                 block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
         written = [one for one in candidates if not one.failed]

@@ -4,10 +4,14 @@ Each unit gives one record. Its row has the coordinates below, non-negative inte
 most one grid step times the grid, 1:
 
     coordinate                                  squared weight
-    each of its k distinct words                0.64 / k
+    each of its k distinct words that the       0.54 / k    (0.64 / k without unexpected ones)
+      model expects
+    each of its u other distinct words          0.10 / u    (0.64 / u without expected ones)
     its first word                              0.20
     its length in words, in powers of √2        0.08
     its last character: one of .?! or another   0.08
+
+What the model expects is what its own texts make likely, of which none has read a record.
 
 The sum of all rows plus N(0, (Δσ)² I) is released once for a label (docs/proofs/word-histogram.md). What
 follows is post-processing: any number of texts, by any model.
@@ -20,10 +24,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import index
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
@@ -43,6 +47,9 @@ from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
 WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (64, 20, 8, 8))
 """Squared weights of the parts of a row: they sum to 1."""
 
+_UNEXPECTED: Final = Fraction(10, 100)
+"""Of the words' squared weight, what unexpected words have beside expected ones."""
+
 LENGTHS: Final = 16
 """Lengths that are told apart: 1, √2, 2, ... words."""
 
@@ -53,6 +60,18 @@ COMMONEST: Final = 1000
 
 CLEAR: Final = 5.0
 """Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.1 are noise alone."""
+
+CLEAR_EXPECTED: Final = 2.5
+"""The same for what is expected: of 100 words, 0.6 are noise alone, and the model would write them anyway."""
+
+EXPECTED, EXPECTED_FIRST = 100, 50
+"""The most words and first words that are expected."""
+
+EXPECTING: Final = 4
+"""Texts without records in which a model shows what it expects: 12 find no more of the records' words."""
+
+_LOOKED_AT: Final = 5_000
+"""Of a model's likeliest tokens, those of which it is asked whether they are words."""
 
 CANDIDATES: Final = 12
 """Candidates that a model writes for one text."""
@@ -97,6 +116,41 @@ def _only_token(word: str, tokenize: Callable[[str], Sequence[int]]) -> int | No
     return index(tokens[0]) if len(tokens) == 1 else None  # a fraction raises here, for its text alone
 
 
+class Expected(NamedTuple):
+    """Words that the model's own texts make likely. Public: found before any record is read.
+
+    Attributes:
+        words: token ids, as in `Features.words`.
+        firsts: token ids of first words.
+    """
+
+    words: frozenset[int] = frozenset()
+    firsts: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, words: NDArray[np.float64], firsts: NDArray[np.float64], backend: LogprobBackend) -> Expected:
+        """The likeliest words, by how often texts of the model have each token, shapes (V,)."""
+        return cls(
+            frozenset(islice(_likeliest(words, backend, subject=True), EXPECTED)),
+            frozenset(islice(_likeliest(firsts, backend, subject=False), EXPECTED_FIRST)),
+        )
+
+
+def _likeliest(counts: NDArray[np.float64], backend: LogprobBackend, *, subject: bool) -> Iterator[int]:
+    """The tokens that are words, the likeliest first."""
+    for token in map(int, np.argsort(-counts, kind="stable")[:_LOOKED_AT]):
+        if counts[token] > 0 and _is_word(token, backend, subject=subject):
+            yield token
+
+
+def _is_word(token: int, backend: LogprobBackend, *, subject: bool) -> bool:
+    """Whether a word may be counted by this token; with `subject`, as a word that tells of a subject."""
+    word = backend.detokenize([token]).strip()
+    if subject and (token < COMMONEST or word != word.lower()):
+        return False
+    return _WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
+
+
 @dataclass(frozen=True)
 class Histogram:
     """A released histogram. Public: the shares of units, noisy; what noise alone may have made is left out.
@@ -115,14 +169,10 @@ class Histogram:
 
     def spelled(self, backend: LogprobBackend) -> Histogram:
         """The histogram without tokens that no word is counted by: they are noise."""
-
-        def counted(token: int, *, lower: bool) -> bool:
-            word = backend.detokenize([token]).strip()
-            known = _WORD.fullmatch(word) and _only_token(word, backend.tokenize) == token
-            return bool(known) and (not lower or (word == word.lower() and token >= COMMONEST))
-
-        words = {word: share for word, share in self.words.items() if counted(word, lower=True)}
-        firsts = {word: share for word, share in self.firsts.items() if counted(word, lower=False)}
+        words = {word: share for word, share in self.words.items() if _is_word(word, backend, subject=True)}
+        firsts = {
+            word: share for word, share in self.firsts.items() if _is_word(word, backend, subject=False)
+        }
         return replace(self, words=words, firsts=firsts)
 
     def likeness(self, found: Features) -> float:
@@ -194,19 +244,20 @@ class HistogramRelease(BaseRelease):
 
     draws: Draws
 
-    def histogram(self, total: NDArray[np.int64], permit: Permit) -> Histogram:
+    def histogram(self, total: NDArray[np.int64], permit: Permit, expected: Expected) -> Histogram:
         """Release the noisy mean of the rows of one draw.
 
         Args:
             total: private, the `row_sum` of the draw.
             permit: loses one token before any noise is drawn.
+            expected: public, that of the `row_sum`.
         """
         permit.use(self.noise_multiplier)
         scale = 0
         if self.noise_multiplier > 0:
             scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
             total = self._noisy(total, scale)
-        return of_noisy_sum(total, scale, self.draws.prompts)
+        return of_noisy_sum(total, scale, self.draws.prompts, expected)
 
     def _noisy(self, total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
         return total + _core.rounded_normals(scale, len(total), self.random_source)
@@ -216,15 +267,20 @@ class HistogramRelease(BaseRelease):
         raise InvalidPlan(f"the mechanism {WordHistogram.name} reads no predictions")
 
 
-def row_sum(found: Iterable[Features], vocabulary_size: int) -> NDArray[np.int64]:
+def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected) -> NDArray[np.int64]:
     """The sum of the texts' rows, in grid steps, shape (2V + 20,): words, first words, lengths, ends."""
     first = vocabulary_size
     length = 2 * vocabulary_size
     total = np.zeros(length + LENGTHS + len(ENDS) + 1, dtype=np.int64)
     for each in found:
-        words = [word for word in each.words if 0 <= word < vocabulary_size]  # no error tells of a record
-        if words:
-            total[words] += _steps(WORDS / len(words))
+        words = {word for word in each.words if 0 <= word < vocabulary_size}  # no error tells of a record
+        known = words & expected.words
+        for some, weight, alone in (
+            (known, WORDS - _UNEXPECTED, words <= known),
+            (words - known, _UNEXPECTED, not known),
+        ):
+            if some:
+                total[list(some)] += _steps((WORDS if alone else weight) / len(some))
         if each.first is not None and 0 <= each.first < vocabulary_size:
             total[first + each.first] += _steps(_FIRST)
         total[length + each.length] += _steps(_LENGTH)
@@ -237,11 +293,16 @@ def _steps(squared: Fraction) -> int:
     return math.isqrt(math.floor(squared * _core.grid**2))
 
 
-def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int) -> Histogram:
+def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Expected) -> Histogram:
     """The histogram of a noisy sum over so many units, without words that noise alone may have made."""
-    mean, least = total / (float(_core.grid) * units), CLEAR * scale / (float(_core.grid) * units)
+    steps = float(_core.grid) * units
+    mean = total / steps
     vocabulary_size = (len(total) - LENGTHS - len(ENDS) - 1) // 2
     bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
     words, firsts, lengths, ends = (mean[start:end] for start, end in pairwise(bounds))
-    kept = [{int(at): float(part[at]) for at in np.flatnonzero(part > least)} for part in (words, firsts)]
+    kept = []
+    for part, known in ((words, expected.words), (firsts, expected.firsts)):
+        least = np.full(vocabulary_size, CLEAR * scale / steps)
+        least[list(known)] = CLEAR_EXPECTED * scale / steps
+        kept.append({int(at): float(part[at]) for at in np.flatnonzero(part > least)})
     return Histogram(kept[0], kept[1], np.maximum(lengths, 0).tolist(), np.maximum(ends, 0).tolist())

@@ -17,7 +17,7 @@ from itertools import cycle, islice
 
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, closing_block
 from dpfewshot.mechanisms import WordHistogram
-from dpfewshot.mechanisms.word_histogram import CANDIDATES, MOST_HINT
+from dpfewshot.mechanisms.word_histogram import CANDIDATES, EXPECTING, MOST_HINT
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 
@@ -50,7 +50,8 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     else:
         public = tokens * probe.first(opening + tokens // 2, 1)
     if counts_words:
-        return plan.demonstrations * CANDIDATES * public
+        expecting = EXPECTING * sum(len(stratum.labels) for stratum in plan.strata)
+        return (plan.demonstrations * CANDIDATES + expecting) * public
     drawn = planner.longest_suffix - tokens + shared * (draws - 1) // 2
     first, step, afresh = probe.first(drawn, most), 0.0, 0.0
     if kept and tokens > draws:

@@ -88,7 +88,7 @@ def test_a_model_is_fetched_once_and_found_by_its_name(index: Path, tmp_path: Pa
     publish(index, 1)
     publish(index, 2)
     status, out, err = command("model", "get", NAME)
-    assert (status, err) == (0, "Made-up, 0 MB, 1.0 GB of memory, licence Its licence\n")
+    assert (status, err) == (0, "Made-up, 0 MB, up to 1.0 GB of memory, licence Its licence\n")
     assert out.endswith(f"now give --model {NAME}\n")
     assert local_file(NAME).read_bytes() == WHOLE
     assert left(tmp_path) == ["made-up.gguf"]
@@ -266,7 +266,7 @@ def test_init_fetches_the_model_if_somebody_agrees(
     publish(asked, 2)
     said, err = answered("")
     assert said.endswith("; next: dpfewshot plan")
-    assert "Fetch Made-up, 0 MB, 1.0 GB of memory, licence Its licence?" in err
+    assert "Fetch Made-up, 0 MB, up to 1.0 GB of memory, licence Its licence?" in err
     assert local_file(NAME).read_bytes() == WHOLE
 
 

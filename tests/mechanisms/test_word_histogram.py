@@ -19,6 +19,7 @@ from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerEr
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
+    Expected,
     Features,
     Histogram,
     features,
@@ -32,9 +33,12 @@ from tests.support.laws import IMPOSSIBLE
 VOCABULARY = 40
 ONE_DRAW = Draws(1.0, 1, 12, 50, RowChange.ADDED)
 
+NOTHING = Expected()
+
+some_words = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=VOCABULARY)
 rows = st.builds(
     Features,
-    words=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=VOCABULARY),
+    words=some_words,
     first=st.none() | st.integers(0, VOCABULARY - 1),
     length=st.integers(0, word_histogram.LENGTHS - 1),
     end=st.integers(0, len(word_histogram.ENDS)),
@@ -45,10 +49,10 @@ def squared(change):
     return sum(int(each) ** 2 for each in change)
 
 
-@given(st.lists(rows, max_size=12), rows, rows)
-def test_a_unit_moves_the_sum_by_at_most_one(others, one, another):
-    without, with_one = row_sum(others, VOCABULARY), row_sum([*others, one], VOCABULARY)
-    replaced = row_sum([another, *others], VOCABULARY)
+@given(st.lists(rows, max_size=12), rows, rows, st.builds(Expected, words=some_words))
+def test_a_unit_moves_the_sum_by_at_most_one(others, one, another, expected):
+    without, with_one = (row_sum(some, VOCABULARY, expected) for some in (others, [*others, one]))
+    replaced = row_sum([another, *others], VOCABULARY, expected)
     assert (without >= 0).all()
     assert squared(with_one - without) <= _core.grid**2
     assert squared(with_one - replaced) <= 2 * _core.grid**2
@@ -56,15 +60,17 @@ def test_a_unit_moves_the_sum_by_at_most_one(others, one, another):
 
 def test_the_bound_is_nearly_reached_and_unnormalised_words_break_it(monkeypatch):
     one = Features(frozenset(range(7)), 1, 3, 0)
-    assert squared(row_sum([one], VOCABULARY)) > 0.999 * _core.grid**2
+    some = Expected(frozenset({0, 1}))
+    for expected in (NOTHING, some, Expected(one.words)):
+        assert squared(row_sum([one], VOCABULARY, expected)) > 0.999 * _core.grid**2
     monkeypatch.setattr(word_histogram, "_steps", lambda _: math.isqrt(_core.grid**2 // 5))
-    assert squared(row_sum([one], VOCABULARY)) > _core.grid**2
+    assert squared(row_sum([one], VOCABULARY, some)) > _core.grid**2
 
 
 @given(st.text(), st.integers(1, 5))
 def test_any_text_has_a_row(text, pieces):
     found = features(text, lambda word: [1000 + ord(letter) % 9000 for letter in word[:pieces]])
-    assert squared(row_sum([found], 10_000)) <= _core.grid**2
+    assert squared(row_sum([found], 10_000, NOTHING)) <= _core.grid**2
 
 
 def test_a_text_is_counted_by_its_words_first_word_length_and_end():
@@ -81,7 +87,7 @@ def test_the_noise_has_the_scale_that_was_charged(monkeypatch, factor, fits):
     sums = []
     monkeypatch.setattr(word_histogram, "of_noisy_sum", lambda total, *_: sums.append(total))
     release = WordHistogram().start(ONE_DRAW, 1.7)
-    release.histogram(row_sum([], 50_000), Permit(1, 1.7))
+    release.histogram(row_sum([], 50_000, NOTHING), Permit(1, 1.7), NOTHING)
     scaled = sums[0] / (1.7 * factor * _core.grid)
     spread = float((scaled**2).sum())
     chance = 2 * min(stats.chi2.cdf(spread, len(scaled)), stats.chi2.sf(spread, len(scaled)))
@@ -91,12 +97,12 @@ def test_the_noise_has_the_scale_that_was_charged(monkeypatch, factor, fits):
 def test_a_draw_pays_for_one_histogram():
     permit = Permit(1, 1.7)
     release = WordHistogram().start(ONE_DRAW, 1.7)
-    nothing = row_sum([], VOCABULARY)
-    release.histogram(nothing, permit)
+    nothing = row_sum([], VOCABULARY, NOTHING)
+    release.histogram(nothing, permit, NOTHING)
     with pytest.raises(BudgetExceeded):
-        release.histogram(nothing, permit)
+        release.histogram(nothing, permit, NOTHING)
     with pytest.raises(BudgetExceeded, match="another noise multiplier"):
-        release.histogram(nothing, Permit(1, 1.6))
+        release.histogram(nothing, Permit(1, 1.6), NOTHING)
 
 
 @pytest.mark.parametrize("noise", [0.7, 1.5, 3.7308717988])
@@ -112,14 +118,39 @@ def test_the_cost_is_that_of_one_gaussian(noise):
 def test_words_that_noise_alone_may_have_made_are_left_out():
     total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
     total[[3, 7]] = 4 * _core.grid, 6 * _core.grid
-    kept = of_noisy_sum(total, _core.grid, 10)
+    kept = of_noisy_sum(total, _core.grid, 10, NOTHING)
     assert dict(kept.words) == {7: pytest.approx(0.6)}
     assert Histogram.from_dict(kept.as_dict()) == kept
 
 
+def test_what_is_expected_needs_less_to_be_kept():
+    total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
+    total[[2, 3, 4, VOCABULARY + 5, VOCABULARY + 6]] = 3 * _core.grid
+    total[4] = 2 * _core.grid
+    kept = of_noisy_sum(total, _core.grid, 10, Expected(frozenset({3, 4}), frozenset({5})))
+    assert (set(kept.words), set(kept.firsts)) == ({3}, {5})
+
+
+def test_an_expected_word_has_most_of_a_rows_weight():
+    row = row_sum([Features(frozenset({1, 2, 3}), None, 0, 0)], VOCABULARY, Expected(frozenset({1})))
+    squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
+    assert list(map(float, squares)) == pytest.approx([0.54, 0.05, 0.05])
+
+
+def test_the_likeliest_words_are_expected():
+    words = [f" {letter}{place}" for place in range(34) for letter in "abcdefghijklmnopqrstuvwxyz{|}~"]
+    words += [" parcel", " Where", " refund", " 12", "?"]
+    model = dpf.backends.Scripted(words, lambda _: [1.0] * len(words))
+    parcel, where, refund = (model.tokenize(word)[0] for word in (" parcel", " Where", " refund"))
+    counts = np.zeros(model.vocabulary_size)
+    counts[[refund, parcel, where, where + 2, 7]] = 1, 2, 3, 4, 5
+    expected = Expected.of(counts, counts, model)
+    assert expected == Expected(frozenset({parcel, refund}), frozenset({parcel, where, refund}))
+
+
 def test_a_likelier_text_has_the_words_of_the_records():
     common, rare = Features(frozenset({2, 3}), 1, 4, 1), Features(frozenset({8}), 9, 15, 0)
-    noiseless = of_noisy_sum(row_sum([common] * 20 + [rare], VOCABULARY), 0, 21)
+    noiseless = of_noisy_sum(row_sum([common] * 20 + [rare], VOCABULARY, NOTHING), 0, 21, NOTHING)
     assert noiseless.likeness(common) == pytest.approx(20 / 21, abs=0.01)
     assert noiseless.likeness(rare) == pytest.approx(1 / 21, abs=0.01)
     assert noiseless.length == 4
@@ -212,7 +243,7 @@ class Failing(dpf.backends.LogprobBackend):
         self.vocabulary_size, self.end_token_ids = model.vocabulary_size, model.end_token_ids
 
     def tokenize(self, text):
-        if self.counting and text == " order":
+        if self.counting and text == " suitcase":
             raise BackendError("the tokenizer is away", retryable=True)
         return self.model.tokenize(text)
 
@@ -264,8 +295,9 @@ def test_the_histogram_of_many_records_has_their_words(model):
     told = histogram_of(run)
     words = {model.detokenize([int(word)]).strip() for word in told["words"]}
     texts = [record.text.lower() for record in support_tickets() if record.label == "Refund"]
-    assert words
-    assert all(sum(word in text for text in texts) >= len(texts) / 40 for word in words)
+    assert len(words) > 3
+    missing = [word for word in words if sum(word in text for text in texts) < len(texts) / 40]
+    assert len(missing) <= len(words) / 3  # of 100 expected ones, 0.6 are noise alone
 
 
 @pytest.mark.parametrize(

@@ -263,9 +263,16 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/mechanisms/word_histogram.py",
-        "total[words] += _steps(WORDS / len(words))",
-        "total[words] += _steps(WORDS)",
+        "total[list(some)] += _steps((WORDS if alone else weight) / len(some))",
+        "total[list(some)] += _steps(WORDS if alone else weight)",
         "a row of words has a norm of at most 1",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/word_histogram.py",
+        "(words - known, _UNEXPECTED, not known)",
+        "(words - known, _UNEXPECTED, True)",
+        "expected and unexpected words share one weight",
         "tests/mechanisms/test_word_histogram.py",
     ),
     Fault(
