@@ -64,7 +64,7 @@ CLEAR: Final = 5.0
 CLEAR_EXPECTED: Final = 2.5
 """The same for what is expected: of 100 words, 0.6 are noise alone, and the model would write them anyway."""
 
-EXPECTED, EXPECTED_FIRST = 100, 50
+EXPECTED, EXPECTED_FIRST = 100, 20
 """The most words and first words that are expected."""
 
 EXPECTING: Final = 4
@@ -187,8 +187,9 @@ class Histogram:
 
     @property
     def length(self) -> int:
-        """The words of a text of the commonest length."""
-        return round(2 ** (int(np.argmax(self.lengths)) / 2))
+        """The words of a text of the commonest length: it and its two neighbours have the most units."""
+        around = np.convolve(self.lengths, np.ones(3), "same")  # of few units, one length alone may be noise
+        return round(2 ** (int(np.argmax(around)) / 2))
 
     def as_dict(self) -> dict[str, object]:
         """The histogram as JSON; `from_dict` reads it back."""

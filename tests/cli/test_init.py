@@ -143,7 +143,7 @@ def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) ->
     _, out, err = command("init", "tickets.csv", "--yes")
     assert "the model is told: Write the body, of the given topic.\n" in out
     assert err.startswith("warning: without --texts-are the model guesses")
-    assert err.endswith('say "a message that a customer sends"\n')
+    assert err.endswith('say "a short message that a customer sends"\n')
 
 
 @pytest.mark.parametrize(
