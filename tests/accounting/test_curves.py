@@ -19,12 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dpfewshot
-from dpfewshot.accounting import (
-    PoissonBoundedRange,
-    PoissonGaussian,
-    bounds,
-    epsilon,
-)
+from dpfewshot.accounting import PoissonBoundedRange, PoissonGaussian, bounds, epsilon
 from dpfewshot.accounting.compose import discretisation_gaps
 from dpfewshot.accounting.curves import (
     Added,

@@ -25,15 +25,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfewshot.accounting import (
-    PoissonBoundedRange,
-    PoissonGaussian,
-    bounds,
-    calibrate,
-    delta,
-    epsilon,
-    grid,
-)
+from dpfewshot.accounting import PoissonBoundedRange, PoissonGaussian, bounds, calibrate, delta, epsilon, grid
 from dpfewshot.accounting.curves import DominatingPair
 from dpfewshot.accounting.grid import GridLoss
 from dpfewshot.accounting.pairs import dominating_pairs

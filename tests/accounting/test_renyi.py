@@ -171,9 +171,7 @@ RESPONSE, RANGE, GAUSSIAN = (
 @pytest.mark.parametrize("rate", [1.0, 0.9, 0.2, 0.01])
 @pytest.mark.parametrize("order", [2, 6, 19])
 def test_queries_on_one_draw_have_the_larger_of_two_sums(
-    queries: tuple[Query, ...],
-    rate: float,
-    order: int,
+    queries: tuple[Query, ...], rate: float, order: int
 ) -> None:
     removed, added = by_summing(rate, queries, order)
     found = renyi_divergence(PoissonProduct(rate, queries, 3), order)

@@ -109,10 +109,7 @@ def test_a_public_row_without_numbers_changes_nothing(value: float) -> None:
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(contrast=0.5), PublicCentred(), AdaDPSyn(contrast=0.5)])
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    others=arrays(np.float32, (3, 5), elements=st.floats(-9, 0, width=32)),
-)
+@given(seed=st.integers(0, 2**32 - 1), others=arrays(np.float32, (3, 5), elements=st.floats(-9, 0, width=32)))
 def test_the_private_rows_decide_through_the_released_vectors_alone(
     mechanism: Mechanism, seed: int, others: NDArray[np.float32]
 ) -> None:

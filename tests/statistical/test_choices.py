@@ -16,13 +16,7 @@ from scipy import integrate
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.exact import choice as exact_choice
-from dpfewshot.mechanisms import (
-    Draws,
-    InvisibleInk,
-    PrivatePrediction,
-    ReportNoisyMax,
-    RowChange,
-)
+from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value, release_law, softmax
 
 DRAWS, TOKENS = 60_000, 40_000

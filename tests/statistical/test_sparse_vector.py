@@ -70,9 +70,7 @@ def passing_probability(offset: float, epsilon: float) -> float:
 def test_a_test_passes_as_often_as_its_noise_says_and_no_other(row_change: RowChange) -> None:
     count, epsilon, sensitivity = 12_000, 6.0, row_change.rows
     test = sparse_vector.AboveThreshold(
-        2 * sensitivity * _core.grid,
-        sparse_vector.threshold_rate(Fraction(epsilon), row_change),
-        None,
+        2 * sensitivity * _core.grid, sparse_vector.threshold_rate(Fraction(epsilon), row_change), None
     )
     passed = 0
     for _ in range(count):
