@@ -31,29 +31,20 @@ from tests.support.sensitivity import (
 @cores
 @given(st.data(), neighbours())
 @settings(max_examples=60, deadline=None)
-def test_a_row_that_comes_or_goes(core: ModuleType, kind: Kind, data, case) -> None:
-    matrix, row, _ = case
+def test_a_row_that_comes_or_goes_or_turns_into_another(core: ModuleType, kind: Kind, data, case) -> None:
+    """It turns in grouped prompts, of which either may be absent, and in draws of fixed size."""
     clip = data.draw(st.sampled_from(kind.clips))
-    change = kind.query(core, stacked(matrix, row), clip) - kind.query(core, matrix, clip)
+    matrices = case[0], stacked(case[0], case[1]), stacked(case[0], case[2])
+    without, one, other = (kind.query(core, matrix, clip) for matrix in matrices)
+    change = one - without
     assert kind.measure(change) <= kind.one(clip)
-    if kind.name == "probabilities":
+    assert kind.measure(one - other) <= kind.other(clip)
+    if kind.name in ("probabilities", "max-normalised"):
         assert change.min() >= 0
+    if kind.name == "probabilities":
         assert change.sum() <= GRID
     if kind.name == "max-normalised":
-        assert change.min() >= 0
         assert change.max() in (0, GRID)
-
-
-@kinds
-@cores
-@given(st.data(), neighbours())
-@settings(max_examples=60, deadline=None)
-def test_a_row_that_turns_into_another(core: ModuleType, kind: Kind, data, case) -> None:
-    """Grouped prompts, of which either may be absent, and fixed-size draws, in which both are there."""
-    matrix, row, other = case
-    clip = data.draw(st.sampled_from(kind.clips))
-    change = kind.query(core, stacked(matrix, row), clip) - kind.query(core, stacked(matrix, other), clip)
-    assert kind.measure(change) <= kind.other(clip)
 
 
 @kinds
@@ -84,41 +75,28 @@ def test_compiled_is_the_twin_bit_for_bit(kind: Kind, data, case) -> None:
 @cores
 @pytest.mark.parametrize("bad", [[math.nan, 0.0], [-math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf]])
 def test_bad_rows_are_absent(core: ModuleType, kind: Kind, bad: list[float]) -> None:
-    row = np.array([bad], dtype=np.float32)
-    assert not kind.query(core, row, kind.clips[-1]).any()
+    assert not kind.query(core, np.array([bad], dtype=np.float32), kind.clips[-1]).any()
 
 
-REACHED_BY_ONE = {
-    "probabilities": ([0, -INF], 0.0),
-    "max-normalised": ([0, -INF], 0.0),
-    "clipped logits": ([0, -INF], 5.0),
-    "clipped differences": ([99, -99], 5.0),
-}
-REACHED_BY_TWO = {
-    "probabilities": ([0, -INF], [-INF, 0], 0.0),
-    "max-normalised": ([0, -INF], [-INF, 0], 0.0),
-    "clipped logits": ([0, -INF], [-INF, 0], 5.0),
+CERTAIN = ([0, -INF], [-INF, 0])
+REACHED = {
+    "probabilities": (*CERTAIN, 0.0),
+    "max-normalised": (*CERTAIN, 0.0),
+    "clipped logits": (*CERTAIN, 5.0),
     "clipped differences": ([99, -99], [-99, 99], 5.0),
 }
 
 
 @cores
-@pytest.mark.parametrize("name", REACHED_BY_ONE)
-def test_bound_is_reached_by_one(core: ModuleType, name: str) -> None:
+@pytest.mark.parametrize("name", REACHED)
+def test_bounds_are_reached_by_one_row_and_by_two(core: ModuleType, name: str) -> None:
     kind = next(k for k in KINDS if k.name == name)
-    row, clip = REACHED_BY_ONE[name]
-    assert kind.measure(kind.query(core, np.array([row], dtype=np.float32), clip)) >= 0.99**2 * kind.one(clip)
-
-
-@cores
-@pytest.mark.parametrize("name", REACHED_BY_TWO)
-def test_bound_is_reached_by_two(core: ModuleType, name: str) -> None:
-    kind = next(k for k in KINDS if k.name == name)
-    *rows, clip = REACHED_BY_TWO[name]
+    *rows, clip = REACHED[name]
     one, other = (kind.query(core, np.array([row], dtype=np.float32), clip) for row in rows)
+    assert kind.measure(one) >= 0.99**2 * kind.one(clip)
     assert kind.measure(one - other) >= 0.99**2 * kind.other(clip)
-    if name == "max-normalised":  # and not monotone
-        assert (one - other).min() < 0 < (one - other).max()
+    if kind.name == "max-normalised":
+        assert ((one - other).min(), (one - other).max()) == (-GRID, GRID), "not monotone"
 
 
 @cores
