@@ -1,7 +1,5 @@
 """The rule by which an account admits plans: certified against compositions that are computed otherwise."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -27,8 +25,8 @@ from dpfewshot.accounting import (
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.accounting.test_other_accountants import dp_accounting
 from tests.support.accounts import DRAWS, scope_name
-from tests.support.another_accountant import cross_check
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 LIMIT = Amount.of_budget(BUDGET)
@@ -127,10 +125,7 @@ def _nights(tally: Tally) -> float:
     """ε of the nights that fit, at the account's δ, by another library."""
     entry = RENYI.tally(NIGHTLY)
     nights = tally.renyi // entry.renyi
-    event = PoissonGaussian(80 / 835, 8.53, 15 * nights)
-    found = cross_check(event, 1e-5, epsilon(event, 1e-5).upper)
-    assert found is not None
-    return found
+    return dp_accounting((80 / 835, 8.53, 15 * nights, 1e-5), 4.0)
 
 
 def test_a_year_of_plans_fits_and_costs_what_another_library_says() -> None:
