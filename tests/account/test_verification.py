@@ -1,7 +1,5 @@
 """Impossible histories with correct hashes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
