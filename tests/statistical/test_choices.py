@@ -91,8 +91,6 @@ def test_many_candidates() -> None:
     assert p_value(observed, np.bincount(groups, np.exp(1.4 * scores / 500)).tolist()) < IMPOSSIBLE
 
 
-# ---- tokens through permits --------------------------------------------------------------------------------
-
 ROWS = np.array(
     [[-0.2, -2, -3, -4], [-2, -0.3, -3, -2], [-0.1, -4, -3, -5], [-1, -1, -2, -2], [np.nan, 0, 0, 0]],
     dtype=np.float32,
