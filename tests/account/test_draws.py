@@ -1,10 +1,11 @@
-"""A draw is charged before there is a permit for it, in every account, and no more are made than reserved."""
+"""A draw is charged before there is a permit for it, in every account; permits are used up token by token."""
 
 import os
 import signal
 import tempfile
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import DrawCounts, RunKey
 from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
@@ -302,3 +304,28 @@ def test_no_more_draws_are_made_than_were_reserved(steps: list[str]) -> None:
         if surely and len(runs) == 1:
             assert made == DRAWS  # nothing is lost
         assert stored.verify().problems == ()
+
+
+def test_a_permit_serves_its_tokens_at_its_noise() -> None:
+    permit = Permit(2, 0.5)
+    for noise in (0.4, 0.6):
+        with pytest.raises(BudgetExceeded, match="another noise"):
+            permit.use(noise)
+    permit.use(0.5)
+    permit.use(0.5)
+    with pytest.raises(BudgetExceeded, match="used up"):
+        permit.use(0.5)
+
+
+def test_what_was_used_is_passed_on_once() -> None:
+    permit = Permit(2, 0.5)
+    with pytest.raises(BudgetExceeded, match="passed on"):
+        permit.pass_on()
+    permit.use(0.5)
+    passed = permit.pass_on()
+    with pytest.raises(BudgetExceeded, match="another noise"):
+        passed.use(0.4)
+    passed.use(0.5)
+    for again in (partial(passed.use, 0.5), permit.pass_on):
+        with pytest.raises(BudgetExceeded):
+            again()
