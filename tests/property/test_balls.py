@@ -107,9 +107,6 @@ def test_the_bounds_of_the_counts_are_reached() -> None:
     assert [_core.count_within(m, centre, 0.5) for m in (certain(7)[:0], certain(7), certain(3))] == [0, 1, 0]
 
 
-# ---- controls: wrong forms that the bounds above catch -----------------------------------------------------
-
-
 def test_control_a_size_that_follows_the_sample_breaks_the_bound() -> None:
     """t = ⌈0.8 · rows⌉ in place of ⌈0.8 · M⌉ with M = 5, where a draw happens to be large."""
     alike = certain(*[0] * 30)
@@ -128,9 +125,6 @@ def test_control_a_score_without_its_cap_breaks_the_bound() -> None:
     before, after = (sum(sorted(twins.Distances(m).balls(radius))[-3:]) for m in (matrix[:-1], matrix))
     assert score(_core, matrix, radius, 3) - score(_core, matrix[:-1], radius, 3) <= 2 * 3
     assert after - before > 2 * 3
-
-
-# ---- known cases -----------------------------------------------------------------------------------------
 
 
 @cores

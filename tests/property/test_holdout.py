@@ -152,8 +152,6 @@ def test_a_fraction_outside_its_range_is_refused(fraction: object) -> None:
         Holdout(fraction)  # type: ignore[arg-type]
 
 
-# ---- the names of the strata ----------------------------------------------------------------------------
-
 TASK = Task(name="tickets", instruction="Write.", label_field="Kind", text_field="Ticket", labels=("a", "b"))
 
 

@@ -1,7 +1,5 @@
 """Public rules on released tokens: nothing is said twice, and what was cut off ends with a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence

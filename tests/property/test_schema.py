@@ -1,7 +1,5 @@
 """Whatever the model and the noise say, a text matches its schema, and no record changes the support."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

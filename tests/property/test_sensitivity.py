@@ -131,7 +131,7 @@ QUERIES = (
     Query("distance from the public row", steps_from_public, lambda c, _: (c.rows * GRID) ** 2),
 )
 queries = pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
+changes = pytest.mark.parametrize("row_change", RowChange)
 coins = st.tuples(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, UNITS), st.integers(0, UNITS - 1))
 finite = st.one_of(st.floats(allow_nan=False, allow_infinity=False, width=32), st.floats(-30, 0, width=32))
 anything = npst.arrays(np.float32, (7, WIDTH), elements=adversarial)
@@ -240,9 +240,6 @@ def test_the_ranges_and_distances_are_reached_to_the_step() -> None:
         assert query.measure(first - other) == twice**2
 
 
-# ---- controls: forms that look alike, and are caught -------------------------------------------------------
-
-
 @queries
 def test_control_subsets_sliced_by_position_break_every_bound(query: Query) -> None:
     """One record fewer shifts all that come after it."""
@@ -314,9 +311,6 @@ def test_control_one_record_a_prompt_of_a_fixed_size_draw_is_not_sensitivity_one
     """With draws of fixed size a unit is replaced, never merely absent: noise for 1 would not do."""
     before, *others = (_core.sum_of_probabilities(rows_of([[unit], [5]])) for unit in (3, *range(1000, 1020)))
     assert max(squared(before - other) for other in others) > (1.4 * GRID) ** 2
-
-
-# ---- disjoint parts ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text(min_size=1, max_size=3), max_size=12), st.integers(2, 8), st.data())

@@ -1,7 +1,5 @@
 """What ends a field is public: no record contains it, or moves the end of another."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
