@@ -1,11 +1,6 @@
 """What every account with a Rényi rule must do, wherever it keeps its budget."""
 
-from __future__ import annotations
-
 import random
-import threading
-from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,12 +11,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonGaussian, epsilon
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS, entry_of, make_account, outcome, spend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeAccount = Callable[..., Account]
+from tests.support.accounts import DRAWS, LEASE, MakeAccount, entry_of, make_account, outcome, raced, spend
 
 FIXTURES = (make_account,)
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -36,12 +26,21 @@ WEEKLY = cost(3.2)
 """43 fit. By their sums two would: each takes a tenth of δ, of which sums have a quarter."""
 
 
+@pytest.fixture
+def account(make_account: MakeAccount) -> Account:
+    return make_account(BUDGET, rule="renyi")
+
+
+def weeks(account: Account, count: int) -> None:
+    for _ in range(count):
+        account.reserve(None, WEEKLY, {}, DRAWS)
+
+
 def verified(account: Account) -> bool:
     return not account.durable or account.verify().ok
 
 
-def test_many_small_plans_share_a_budget(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
+def test_many_small_plans_share_a_budget(account: Account) -> None:
     entries = 0
     while outcome(account.reserve, None, WEEKLY, {}, DRAWS)[0] is None:
         entries += 1
@@ -76,9 +75,8 @@ def test_strata_run_side_by_side_and_the_whole_adds(make_account: MakeAccount) -
 
 
 @pytest.mark.parametrize("vast", [Amount(10**6, 9 * 10**17), Amount(9 * 10**17, 0)])
-def test_sums_that_no_ledger_can_store_are_refused(make_account: MakeAccount, vast: Amount) -> None:
+def test_sums_that_no_ledger_can_store_are_refused(account: Account, vast: Amount) -> None:
     """δ = .9 each, or ε = 900,000: by the divergence of the event thousands would fit."""
-    account = make_account(BUDGET, rule="renyi")
     nothing = EventCost(vast, PoissonGaussian(0.01, 20.0, 1))
     for _ in range(10):
         account.reserve("trec: a", nothing, {}, DRAWS)
@@ -91,10 +89,8 @@ def test_sums_that_no_ledger_can_store_are_refused(make_account: MakeAccount, va
     assert verified(account)
 
 
-def test_what_never_drew_gives_its_divergence_back(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
-    for _ in range(10):
-        account.reserve(None, WEEKLY, {}, DRAWS)
+def test_what_never_drew_gives_its_divergence_back(account: Account) -> None:
+    weeks(account, 10)
     before = account.spent
     entry = account.reserve(None, cost(2.0), {}, DRAWS).entry
     assert account.spent.epsilon > before.epsilon
@@ -103,42 +99,42 @@ def test_what_never_drew_gives_its_divergence_back(make_account: MakeAccount) ->
     assert verified(account)
 
 
-def test_a_resumed_plan_keeps_its_divergence(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
-    for _ in range(10):
-        account.reserve(None, WEEKLY, {}, DRAWS)
+def test_a_resumed_plan_keeps_its_divergence(account: Account) -> None:
+    weeks(account, 10)
     entry = account.reserve(None, WEEKLY, {"steps": 15}, DrawCounts(15, "first")).entry
     account.draw(entry, "first")
     before = account.spent
-    words = entry, None, WEEKLY, {"steps": 15}
-    [(resumed, draws)] = account.resume([Claim(*words, "second")])
+    [(resumed, draws)] = account.resume([Claim(entry, None, WEEKLY, {"steps": 15}, "second")])
     assert (resumed.entry, draws.left) == (entry, 14)
     assert account.spent == before
     assert verified(account)
 
 
-def test_any_sequence_of_plans_is_admitted_as_memory_admits_it(make_account: MakeAccount) -> None:
-    account, reference = make_account(BUDGET, rule="renyi"), Account.in_memory(BUDGET, rule="renyi")
-    costs = [WEEKLY, cost(1.5), cost(9.0), spend(0.3, 5e-7), spend(0.05)]
+ACTS = (("draw", LEASE), ("settle", LEASE), ("cancel",))
+COSTS = [WEEKLY, cost(1.5), cost(9.0), *(spend(share, share * 1e-5) for share in (0, 0.03, 0.1, 0.17, 0.29))]
+
+
+@pytest.mark.parametrize("rule", ["sum", "renyi"])
+def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAccount, rule: str) -> None:
+    both = [make(BUDGET, rule=rule) for make in (make_account, Account.in_memory)]
     generator, pairs = random.Random(11), []
-    for _ in range(40):
-        scope, plan = generator.choice([None, "t: a", "t: b"]), generator.choice(costs)
-        ours, theirs = (outcome(entry_of, each, scope, plan) for each in (account, reference))
-        assert ours[0] == theirs[0]
-        if ours[0] is None:
-            pairs.append((ours[1], theirs[1]))
-        if pairs and generator.random() < 0.2:
-            mine, other = pairs.pop(generator.randrange(len(pairs)))
-            account.cancel(mine)
-            reference.cancel(other)
-        assert (account.spent, account.remaining) == (reference.spent, reference.remaining)
-    assert verified(account)
+    for _ in range(60):
+        if pairs and generator.random() < 0.4:
+            (act, *lease), pair = generator.choice(ACTS), generator.choice(pairs)
+            calls = [(getattr(each, act), entry, *lease) for each, entry in zip(both, pair, strict=True)]
+        else:
+            scope, plan = generator.choice([None, "t: a", "t: b"]), generator.choice(COSTS)
+            calls = [(entry_of, each, scope, plan) for each in both]
+        (ours, mine), (theirs, other) = (outcome(*call) for call in calls)
+        assert ours == theirs
+        if mine is not None:
+            pairs.append((mine, other))
+        assert (both[0].spent, both[0].remaining) == (both[1].spent, both[1].remaining)
+    assert verified(both[0])
 
 
-def test_what_remains_fits_and_no_more(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
-    for _ in range(20):
-        account.reserve(None, WEEKLY, {}, DRAWS)
+def test_what_remains_fits_and_no_more(account: Account) -> None:
+    weeks(account, 20)
     left = account.remaining
     more = PrivacySpend(left.epsilon + 1e-9, left.delta)
     with pytest.raises(BudgetExceeded):
@@ -147,21 +143,9 @@ def test_what_remains_fits_and_no_more(make_account: MakeAccount) -> None:
     assert account.remaining.epsilon < 1e-9
 
 
-def test_threads_race_for_the_last_of_a_budget(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
-    for _ in range(40):
-        account.reserve(None, WEEKLY, {}, DRAWS)
-    outcomes: list[type[Exception] | None] = []
-
-    def race() -> None:
-        outcomes.extend(outcome(account.reserve, None, WEEKLY, {}, DRAWS)[0] for _ in range(3))
-
-    threads = [threading.Thread(target=race) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert Counter(outcomes) == {None: 3, BudgetExceeded: 15}
+def test_threads_race_for_the_last_of_a_budget(account: Account) -> None:
+    weeks(account, 40)
+    assert raced(6, 3, account.reserve, None, WEEKLY, {}, DRAWS) == {None: 3, BudgetExceeded: 15}
     assert verified(account)
 
 
@@ -179,8 +163,7 @@ def test_an_account_keeps_the_rule_that_it_was_created_with(ledger_url: str) -> 
         assert reserved["renyi"] == pytest.approx(2.0995 / 43, rel=0.02)
 
 
-def test_a_refusal_for_the_share_of_delta_says_so(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET, rule="renyi")
+def test_a_refusal_for_the_share_of_delta_says_so(account: Account) -> None:
     account.reserve(None, spend(0.5, 2e-6), {}, DRAWS)
     with pytest.raises(BudgetExceeded, match=r"a quarter of delta, 2\.5e-06"):
         account.reserve(None, spend(0.5, 2e-6), {}, DRAWS)
@@ -192,8 +175,7 @@ def test_a_refusal_for_the_share_of_delta_says_so(make_account: MakeAccount) -> 
 def test_a_lowered_budget_leaves_nothing_and_a_raised_one_goes_on(ledger_url: str) -> None:
     with BudgetLedger.open(ledger_url) as ledger:
         account = ledger.create("tickets", BUDGET, rule="renyi")
-        for _ in range(20):
-            account.reserve(None, WEEKLY, {}, DRAWS)
+        weeks(account, 20)
         for lowered in (PrivacyBudget(1.0, 1e-5), PrivacyBudget(4.0, 1e-18)):
             account.change_budget(lowered)
             assert account.remaining.epsilon == 0.0

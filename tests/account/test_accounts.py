@@ -1,49 +1,34 @@
 """What every account must do, wherever it keeps its budget."""
 
-from __future__ import annotations
-
-import random
-import threading
-from collections import Counter
-from typing import TYPE_CHECKING
-
 import pytest
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS, LEASE, charged, entry_of, make_account, outcome, spend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeAccount = Callable[..., Account]
+from tests.support.accounts import DRAWS, LEASE, MakeAccount, charged, make_account, raced, spend
 
 FIXTURES = (make_account,)
-ACTS = (("draw", LEASE), ("settle", LEASE), ("cancel",))
 
 
-def test_a_new_account_has_spent_nothing(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(4.0, 1e-5))
-    assert account.budget == PrivacyBudget(4.0, 1e-5)
-    assert account.spent == spend(0.0)
-    assert account.remaining == spend(4.0, 1e-5)
+@pytest.fixture
+def account(make_account: MakeAccount) -> Account:
+    return make_account(PrivacyBudget(1.0, 1e-5))
 
 
 def test_what_is_reserved_counts_as_spent_and_charging_changes_nothing(make_account: MakeAccount) -> None:
     account = make_account(PrivacyBudget(4.0, 1e-5))
-    entry = account.reserve(
-        None, spend(1.5, 1e-6), {"mechanism": "gaussian", "steps": 15, "sigma": 0.95}, DRAWS
-    ).entry
+    assert (account.budget, account.spent) == (PrivacyBudget(4.0, 1e-5), spend(0.0))
+    assert account.remaining == spend(4.0, 1e-5)
+    details = {"mechanism": "gaussian", "steps": 15, "sigma": 0.95}
+    entry = account.reserve(None, spend(1.5, 1e-6), details, DRAWS).entry
     assert account.spent == spend(1.5, 1e-6)
     account.draw(entry, LEASE)
     assert account.spent == spend(1.5, 1e-6)
     assert account.remaining == spend(2.5, 9e-6)
 
 
-def test_ten_tenths_fit_in_one_and_an_eleventh_does_not(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_ten_tenths_fit_in_one_and_an_eleventh_does_not(account: Account) -> None:
     for _ in range(10):
         charged(account, None, spend(0.1, 1e-6))
     with pytest.raises(BudgetExceeded, match=r"epsilon=0\.1"):
@@ -53,18 +38,14 @@ def test_ten_tenths_fit_in_one_and_an_eleventh_does_not(make_account: MakeAccoun
 
 
 @pytest.mark.parametrize("cost", [spend(1.0 + 2e-12), spend(0.5, 1.1e-5), spend(1e9), spend(0.0, 20.0)])
-def test_the_least_excess_is_refused_and_changes_nothing(
-    make_account: MakeAccount, cost: PrivacySpend
-) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_the_least_excess_is_refused_and_changes_nothing(account: Account, cost: PrivacySpend) -> None:
     with pytest.raises(BudgetExceeded):
         account.reserve(None, cost, {}, DRAWS)
     assert account.spent == spend(0.0)
     account.reserve(None, spend(1.0, 1e-5), {}, DRAWS)
 
 
-def test_scopes_run_side_by_side_and_the_whole_adds_to_the_greatest(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_scopes_run_side_by_side_and_the_whole_adds_to_the_greatest(account: Account) -> None:
     account.reserve("refund", spend(0.5), {}, DRAWS)
     account.reserve("invoice", spend(0.6), {}, DRAWS)
     assert account.spent == spend(0.6)
@@ -79,8 +60,7 @@ def test_scopes_run_side_by_side_and_the_whole_adds_to_the_greatest(make_account
 
 
 @pytest.mark.parametrize("second", ["mood: glad", "refund"])
-def test_a_second_partition_is_refused_and_says_what_to_do(make_account: MakeAccount, second: str) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_a_second_partition_is_refused_and_says_what_to_do(account: Account, second: str) -> None:
     account.reserve("tickets: refund", spend(0.5), {}, DRAWS)
     with pytest.raises(LedgerError, match=r"an account of its own.*--sequential.*has tickets, this"):
         account.reserve(second, spend(0.1), {}, DRAWS)
@@ -89,8 +69,7 @@ def test_a_second_partition_is_refused_and_says_what_to_do(make_account: MakeAcc
     assert account.spent == spend(0.6)
 
 
-def test_an_account_tells_the_partition_of_its_first_plan_over_a_stratum(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_an_account_tells_the_partition_of_its_first_plan_over_a_stratum(account: Account) -> None:
     assert account.partition is None
     account.reserve(None, spend(0.1), {}, DRAWS)
     with pytest.raises(BudgetExceeded):
@@ -100,12 +79,6 @@ def test_an_account_tells_the_partition_of_its_first_plan_over_a_stratum(make_ac
     assert account.partition == "tickets"
 
 
-def test_a_sequential_account_has_no_partition(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5), parallel=False)
-    account.reserve("tickets: refund", spend(0.1), {}, DRAWS)
-    assert account.partition is None
-
-
 def test_in_a_sequential_account_any_partition_may_spend_and_everything_adds(
     make_account: MakeAccount,
 ) -> None:
@@ -113,13 +86,13 @@ def test_in_a_sequential_account_any_partition_may_spend_and_everything_adds(
     account.reserve("tickets: refund", spend(0.25), {}, DRAWS)
     account.reserve("tickets: invoice", spend(0.25), {}, DRAWS)
     account.reserve("mood: glad", spend(0.25), {}, DRAWS)
+    assert account.partition is None
     assert account.spent == spend(0.75)
     with pytest.raises(BudgetExceeded):
         account.reserve("tickets: complaint", spend(0.5), {}, DRAWS)
 
 
-def test_what_is_settled_stays_spent_and_draws_no_more(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_what_is_settled_stays_spent_and_draws_no_more(account: Account) -> None:
     entry = account.reserve(None, spend(0.5), {}, DRAWS).entry
     with pytest.raises(LedgerError):
         account.settle(entry, LEASE)  # it never drew: cancel is what it needs
@@ -132,17 +105,15 @@ def test_what_is_settled_stays_spent_and_draws_no_more(make_account: MakeAccount
     assert account.spent == spend(0.5)
 
 
-def test_what_is_cancelled_comes_back_whole(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_what_is_cancelled_comes_back_whole(account: Account) -> None:
     entry = account.reserve(None, spend(1.0, 1e-5), {}, DRAWS).entry
     account.cancel(entry)
     assert account.spent == spend(0.0)
     account.cancel(entry)
-    account.reserve(None, spend(1.0, 1e-5), {}, DRAWS)
+    assert account.reserve(None, spend(1.0, 1e-5), {}, DRAWS).entry != entry
 
 
-def test_what_was_drawn_does_not_come_back(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_what_was_drawn_does_not_come_back(account: Account) -> None:
     entry = account.reserve(None, spend(1.0), {}, DRAWS).entry
     account.draw(entry, LEASE)
     account.draw(entry, LEASE)
@@ -150,61 +121,18 @@ def test_what_was_drawn_does_not_come_back(make_account: MakeAccount) -> None:
     assert account.spent == spend(1.0)
 
 
-def test_a_cancelled_or_unknown_entry_cannot_be_charged(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
+def test_a_cancelled_or_unknown_entry_cannot_be_charged(account: Account) -> None:
     entry = account.reserve(None, spend(0.5), {}, DRAWS).entry
     account.cancel(entry)
-    for number in (entry, entry + 1, 0, 2**70):
-        with pytest.raises(LedgerError):
+    for number, says in ((entry, "cancelled"), (entry + 1, "never made"), (0, "never made"), (2**70, None)):
+        with pytest.raises(LedgerError, match=says):
             account.draw(number, LEASE)
     account.cancel(entry + 1)
     assert account.spent == spend(0.0)
 
 
-def test_entries_are_numbered_apart(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
-    cancelled = account.reserve(None, spend(0.5), {}, DRAWS).entry
-    account.cancel(cancelled)
-    assert account.reserve(None, spend(0.5), {}, DRAWS).entry != cancelled
-
-
-def test_any_sequence_of_events_spends_what_memory_spends(make_account: MakeAccount) -> None:
-    budget = PrivacyBudget(1.0, 1e-5)
-    account, reference = make_account(budget), Account.in_memory(budget)
-    pairs: list[tuple[int, int]] = []
-    generator = random.Random(7)
-    for _ in range(60):
-        if pairs and generator.random() < 0.4:
-            (act, *lease), pair = generator.choice(ACTS), generator.choice(pairs)
-            ours, theirs = (
-                outcome(getattr(each, act), entry, *lease)
-                for each, entry in zip((account, reference), pair, strict=True)
-            )
-            assert ours[0] == theirs[0]
-        else:
-            scope = generator.choice([None, "a", "b"])
-            cost = spend(generator.uniform(0, 0.3), generator.uniform(0, 3e-6))
-            ours_, theirs_ = (outcome(entry_of, each, scope, cost) for each in (account, reference))
-            assert ours_[0] == theirs_[0]
-            if ours_[0] is None:
-                pairs.append((ours_[1], theirs_[1]))
-        assert account.spent == reference.spent
-        assert account.remaining == reference.remaining
-
-
-def test_threads_race_for_the_last_of_a_budget(make_account: MakeAccount) -> None:
-    account = make_account(PrivacyBudget(1.0, 1e-5))
-    outcomes: list[type[Exception] | None] = []
-
-    def race() -> None:
-        outcomes.extend(outcome(account.reserve, None, spend(0.1), {}, DRAWS)[0] for _ in range(3))
-
-    threads = [threading.Thread(target=race) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert Counter(outcomes) == {None: 10, BudgetExceeded: 14}
+def test_threads_race_for_the_last_of_a_budget(account: Account) -> None:
+    assert raced(8, 3, account.reserve, None, spend(0.1), {}, DRAWS) == {None: 10, BudgetExceeded: 14}
     assert account.spent == spend(1.0)
 
 
@@ -230,25 +158,16 @@ def test_reopening_sees_the_same(ledger_url: str) -> None:
     with BudgetLedger.open(ledger_url) as ledger:
         again: Account = ledger.account("tickets")
         assert (again.dataset, again.relation, again.unit) == ("tickets", "add-remove", "customer")
+        invoice = {"scope": "invoice", "plans_left": 7} | amount(0.5, 0.0) | {"remaining": amount(3.5, 1e-5)}
+        refund = {"scope": "refund", "plans_left": 5} | amount(1.25, 1e-6) | {"remaining": amount(2.75, 9e-6)}
         assert again.summary() == {
             "dataset": "tickets",
-            "budget": {"epsilon": 4.0, "delta": 1e-5},
-            "spent": {"epsilon": 1.25, "delta": 1e-6},
+            "budget": amount(4.0, 1e-5),
+            "spent": amount(1.25, 1e-6),
             "entries": 2,
-            "strata": [
-                {
-                    "scope": "invoice",
-                    "epsilon": 0.5,
-                    "delta": 0.0,
-                    "plans_left": 7,
-                    "remaining": {"epsilon": 3.5, "delta": 1e-5},
-                },
-                {
-                    "scope": "refund",
-                    "epsilon": 1.25,
-                    "delta": 1e-6,
-                    "plans_left": 5,
-                    "remaining": {"epsilon": 2.75, "delta": 9e-6},
-                },
-            ],
+            "strata": [invoice, refund],
         }
+
+
+def amount(epsilon: float, delta: float) -> dict[str, object]:
+    return {"epsilon": epsilon, "delta": delta}

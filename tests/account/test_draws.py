@@ -1,14 +1,12 @@
-"""A draw is charged before there is a permit for it, in every account, and no more are made than reserved."""
-
-from __future__ import annotations
+"""A draw is charged before there is a permit for it, in every account; permits are used up token by token."""
 
 import os
 import signal
 import tempfile
 import threading
-from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,15 +15,12 @@ from hypothesis import strategies as st
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import DrawCounts, RunKey
 from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import make_account, outcome, spend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeAccount = Callable[..., Account]
+from tests.support.accounts import MakeAccount, make_account, raced, spend
+from tests.support.processes import in_child
 
 FIXTURES = (make_account,)
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -46,9 +41,6 @@ def account(ledger_url: str) -> Account:
     return BudgetLedger.open(ledger_url).create("tickets", BUDGET)
 
 
-# ---- what every account does -----------------------------------------------------------------------------
-
-
 def test_an_account_counts_draws(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
     entry = account.reserve(None, COST, {}, DrawCounts(2, "first")).entry
@@ -65,31 +57,10 @@ def test_an_account_counts_draws(make_account: MakeAccount) -> None:
         account.draw(entry, "first")
 
 
-def test_an_unknown_entry_cannot_draw(make_account: MakeAccount) -> None:
-    account = make_account(BUDGET)
-    entry = account.reserve(None, COST, {}, DrawCounts(1, "lease")).entry
-    with pytest.raises(LedgerError, match="never made"):
-        account.draw(entry + 1, "lease")
-
-
 def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
     entry = account.reserve(None, COST, {}, DrawCounts(5, "lease")).entry
-    outcomes: list[type[Exception] | None] = []
-
-    def race() -> None:
-        outcomes.extend(outcome(account.draw, entry, "lease")[0] for _ in range(2))
-
-    run_all(race for _ in range(8))
-    assert Counter(outcomes) == {None: 5, BudgetExceeded: 11}
-
-
-def run_all(work: Any) -> None:
-    threads = [threading.Thread(target=each) for each in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert raced(8, 2, account.draw, entry, "lease") == {None: 5, BudgetExceeded: 11}
 
 
 def test_progress_is_recorded_while_an_entry_is_open_and_by_its_lease_alone(account: Account) -> None:
@@ -110,24 +81,9 @@ def test_draws_are_whole_numbers(make_account: MakeAccount, left: Any) -> None:
         make_account(BUDGET).reserve(None, COST, {}, DrawCounts(left, "lease"))
 
 
-# ---- a reservation ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def reservation(make_account: MakeAccount) -> tuple[Account, Reservation]:
+def test_there_is_no_permit_where_the_charge_is_refused(make_account: MakeAccount) -> None:
     account = make_account(BUDGET)
-    return account, Reservation.make(account, TERMS)
-
-
-def test_what_drew_once_never_comes_back(reservation: tuple[Account, Reservation]) -> None:
-    account, run = reservation
-    run.draw()
-    account.cancel(run.entry)
-    assert account.spent == COST
-
-
-def test_there_is_no_permit_where_the_charge_is_refused(reservation: tuple[Account, Reservation]) -> None:
-    account, run = reservation
+    run = Reservation.make(account, TERMS)
     account.cancel(run.entry)
     with pytest.raises(LedgerError):
         run.draw()
@@ -136,7 +92,9 @@ def test_there_is_no_permit_where_the_charge_is_refused(reservation: tuple[Accou
 
 def test_an_account_prints_what_is_spent_and_what_remains() -> None:
     account = Account.in_memory(BUDGET)
-    Reservation.make(account, TERMS).draw()
+    run = Reservation.make(account, TERMS)
+    run.draw()
+    account.cancel(run.entry)  # which gives nothing back
     assert str(account) == "spent epsilon=0.5, delta=1e-06; epsilon=3.5, delta=9e-06 remain"
     assert repr(account) == "Account('in memory')"
 
@@ -184,26 +142,20 @@ def test_a_child_leaves_a_reservation_to_its_parent(account: Account, drew: bool
     run = Reservation.make(account, TERMS)
     if drew:
         run.draw()
-    child = os.fork()
-    if child == 0:
-        refusals = 0
+
+    def inherited() -> None:
         for call in (run.draw, lambda: run.release(LINE)):
-            try:
+            with pytest.raises(BudgetExceeded, match="reserved by the parent process"):
                 call()
-            except BudgetExceeded as refusal:
-                refusals += "reserved by the parent process" in str(refusal)
         run.hand_over()
         run.close()
-        os._exit(refusals)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+    assert in_child(inherited) == "None"
     for _ in range(DRAWS - drew):
         run.draw()
     with pytest.raises(BudgetExceeded):
         run.draw()
     assert account.verify().ok
-
-
-# ---- resuming --------------------------------------------------------------------------------------------
 
 
 def test_a_resume_fences_off_whoever_held_the_entry(account: Account) -> None:
@@ -242,18 +194,12 @@ def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Accou
     assert [row["act"] for row in account.history()][-1] == "settle"  # nobody's lease was replaced
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Terms(PrivacySpend(0.4, 1e-6), None, DRAWS, 1, 1.0, {}),
-        Terms(COST, "a", DRAWS, 1, 1.0, {}),
-        Terms(COST, None, DRAWS, 1, 1.0, {"q": 2}),
-    ],
-)
-def test_an_entry_is_resumed_for_its_own_plan_alone(account: Account, other: Terms) -> None:
+def test_an_entry_is_resumed_for_its_own_plan_alone(account: Account) -> None:
     run = Reservation.make(account, TERMS)
-    with pytest.raises(LedgerError, match="another plan"):
-        resume(account, other, run.entry)
+    for other in ((PrivacySpend(0.4, 1e-6), None, {}), (COST, "a", {}), (COST, None, {"q": 2})):
+        cost, scope, details = other
+        with pytest.raises(LedgerError, match="another plan"):
+            resume(account, Terms(cost, scope, DRAWS, 1, 1.0, details), run.entry)
     run.close()
     with pytest.raises(LedgerError, match="cancelled: it cannot be resumed"):
         resume(account, TERMS, run.entry)
@@ -283,17 +229,10 @@ def test_the_newest_run_of_a_plan_is_found(account: Account) -> None:
 
 
 def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> None:
-    class Unsure(Account):
-        def record_release(self, *arguments: Any) -> None:
-            super().record_release(*arguments)
-            if not lost:
-                lost.append(True)
-                raise LedgerError("the answer was lost")
-
-    lost: list[bool] = []
-    run = Reservation.make(Unsure(account._store), TERMS)  # noqa: SLF001 - of another class
+    unsure = Unsure(account._store)  # noqa: SLF001 - of another class
+    run = Reservation.make(unsure, TERMS)
     run.draw()
-    run.unfinished["refund"] = [1]
+    run.unfinished["refund"], unsure.loses = [1], True
     with pytest.raises(LedgerError, match="lost"):
         run.release(LINE)
     assert run.unfinished == {"refund": [1]}
@@ -303,22 +242,15 @@ def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> No
 
 
 def test_one_of_the_runs_that_resume_at_once_continues(ledger_url: str, account: Account) -> None:
-    run, resumed = Reservation.make(account, TERMS), list[Reservation]()
+    run, barrier = Reservation.make(account, TERMS), threading.Barrier(6)
 
     def race() -> None:
         with BudgetLedger.open(ledger_url) as own:
             mine = resume(own.account("tickets"), TERMS, run.entry)
             barrier.wait(30)
-            with suppress(LedgerError):
-                mine.draw()
-                resumed.append(mine)
+            mine.draw()
 
-    barrier = threading.Barrier(6)
-    run_all(race for _ in range(6))
-    assert len(resumed) == 1
-
-
-# ---- any course of events --------------------------------------------------------------------------------
+    assert raced(6, 1, race)[None] == 1
 
 
 class Unsure(Account):
@@ -331,6 +263,9 @@ class Unsure(Account):
 
     def record_progress(self, *arguments: Any) -> None:
         self._answered(super().record_progress(*arguments))  # type: ignore[func-returns-value]
+
+    def record_release(self, *arguments: Any) -> None:
+        self._answered(super().record_release(*arguments))  # type: ignore[func-returns-value]
 
     def _answered(self, answer: Any) -> Any:
         lost, self.loses = self.loses, False
@@ -369,3 +304,28 @@ def test_no_more_draws_are_made_than_were_reserved(steps: list[str]) -> None:
         if surely and len(runs) == 1:
             assert made == DRAWS  # nothing is lost
         assert stored.verify().problems == ()
+
+
+def test_a_permit_serves_its_tokens_at_its_noise() -> None:
+    permit = Permit(2, 0.5)
+    for noise in (0.4, 0.6):
+        with pytest.raises(BudgetExceeded, match="another noise"):
+            permit.use(noise)
+    permit.use(0.5)
+    permit.use(0.5)
+    with pytest.raises(BudgetExceeded, match="used up"):
+        permit.use(0.5)
+
+
+def test_what_was_used_is_passed_on_once() -> None:
+    permit = Permit(2, 0.5)
+    with pytest.raises(BudgetExceeded, match="passed on"):
+        permit.pass_on()
+    permit.use(0.5)
+    passed = permit.pass_on()
+    with pytest.raises(BudgetExceeded, match="another noise"):
+        passed.use(0.4)
+    passed.use(0.5)
+    for again in (partial(passed.use, 0.5), permit.pass_on):
+        with pytest.raises(BudgetExceeded):
+            again()

@@ -1,7 +1,5 @@
 """The rule by which an account admits plans: certified against compositions that are computed otherwise."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -27,8 +25,8 @@ from dpfewshot.accounting import (
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.runtime.redaction import redacted
 from dpfewshot.values import PrivacyBudget, PrivacySpend
+from tests.accounting.test_other_accountants import dp_accounting
 from tests.support.accounts import DRAWS, scope_name
-from tests.support.another_accountant import cross_check
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 LIMIT = Amount.of_budget(BUDGET)
@@ -123,16 +121,6 @@ def _fields(event: Event) -> dict[str, float]:
     return {name: getattr(event, name) for name in type(event).__slots__}
 
 
-def _nights(tally: Tally) -> float:
-    """ε of the nights that fit, at the account's δ, by another library."""
-    entry = RENYI.tally(NIGHTLY)
-    nights = tally.renyi // entry.renyi
-    event = PoissonGaussian(80 / 835, 8.53, 15 * nights)
-    found = cross_check(event, 1e-5, epsilon(event, 1e-5).upper)
-    assert found is not None
-    return found
-
-
 def test_a_year_of_plans_fits_and_costs_what_another_library_says() -> None:
     entry, nights = RENYI.tally(NIGHTLY), 0
     tally = EMPTY
@@ -140,7 +128,8 @@ def test_a_year_of_plans_fits_and_costs_what_another_library_says() -> None:
         tally, nights = tally.plus(entry), nights + 1
     assert nights == 365
     assert nights * entry.cost.epsilon > 15 * LIMIT.epsilon
-    certified, true = RENYI.spent(tally, LIMIT).epsilon / EPSILON_SCALE, _nights(tally)
+    certified = RENYI.spent(tally, LIMIT).epsilon / EPSILON_SCALE
+    true = dp_accounting((80 / 835, 8.53, 15 * nights, 1e-5), certified)  # at the account's δ
     assert 0.8 * certified < true < certified
     assert tally.renyi / EPSILON_SCALE < true  # the control: without the conversion it would certify less
 
@@ -279,10 +268,7 @@ def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> N
         "over 'a' epsilon=0.01, delta=1e-05. Exhausted for this plan: 'a' (epsilon=0.01, delta=1e-05 left). "
         "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); all without a plan (epsilon=4, delta=1e-05 left)"
     )
-    for other in (
-        copy.copy(caught.value),
-        pickle.loads(pickle.dumps(caught.value)),  # noqa: S301 - its own
-        redacted(caught.value, None),
-    ):
+    pickled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
+    for other in (copy.copy(caught.value), pickled, redacted(caught.value, None)):
         assert vars(other) == vars(caught.value)
     assert BudgetExceeded("no draw is left").remaining is None

@@ -1,7 +1,5 @@
 """Running totals are the sums over all entries, whatever happened, under both rules and over all scopes."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Impossible histories with correct hashes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -91,10 +89,7 @@ def test_a_history_that_could_have_happened() -> None:
         ([CREATED, GRANTED, resume("a", 4, "b")], "entry 1 had 3 draws left, and then 4"),
         ([CREATED, GRANTED, resume("a", -1, "b")], "entry 1 had 3 draws left, and then -1"),
         ([CREATED, GRANTED, on("cancel", 1), resume("a", 1, "b")], "what was cancelled was resumed"),
-        (
-            [CREATED, GRANTED, resume("a", 2, "b"), settle("b", 3)],
-            "entry 1 had 2 draws left, and then 3",
-        ),
+        ([CREATED, GRANTED, resume("a", 2, "b"), settle("b", 3)], "entry 1 had 2 draws left, and then 3"),
         ([CREATED, GRANTED, resume("a", 2, "b"), settle("a", 2)], "entry 1 had 2 draws left"),
         ([], "the account has no history"),
     ],

@@ -7,8 +7,6 @@ forgotten, must be caught.
 
     pytest -m soak tests/accounting/test_independent.py  # 20,000 settings: a while"""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
@@ -34,14 +32,14 @@ from dpfewshot.accounting import (
     epsilon,
 )
 from dpfewshot.accounting.bounds import epsilon_upper
-from dpfewshot.accounting.curves import Curve, DominatingPair, FloatArray
+from dpfewshot.accounting.curves import Curve, FloatArray
 from dpfewshot.accounting.pairs import dominating_pairs
+from tests.accounting.test_curves import Changed
 from tests.support import independent_accounting as independent
 from tests.support.independent_accounting import Estimate, Law, chosen, delta_of
 from tests.support.independent_products import Shared
 from tests.support.independent_products import product as product_law
 
-SETTINGS, SOAKED, CHUNKS = 60, 20_000, 20
 LAST_DIGITS = 1e-6, 1e-9  # of the independent calculation: relative to δ and 1 - δ, and to δ alone
 UNSURE = 1e-3  # of δ and 1 - δ: where its own two results differ by more, it says nothing
 MOST_UNSURE = 0.02  # of all settings
@@ -158,17 +156,14 @@ def laws_of(event: Event) -> list[list[Law]]:
         return [[law]]
     if isinstance(event, ZeroConcentrated):  # the Gaussian mechanism has these moments: no less can be right
         return [[independent.gaussian(1.0, (2 * event.rho * event.steps) ** -0.5, 1, removed=True)]]
-    if isinstance(event, PoissonProduct):
-        ways = (True,) if event.sampling_rate == 1 else (True, False)
-        shared = shared_queries(event)
-        return [[product_law(event.sampling_rate, shared, event.steps, removed=way)] for way in ways]
     make, parameter = {
-        PoissonGaussian: (independent.gaussian, "noise_multiplier"),
-        PoissonRandomizedResponse: (independent.response, "epsilon"),
-        PoissonBoundedRange: (independent.bounded_range, "epsilon"),
+        PoissonGaussian: (independent.gaussian, getattr(event, "noise_multiplier", None)),
+        PoissonRandomizedResponse: (independent.response, getattr(event, "epsilon", None)),
+        PoissonBoundedRange: (independent.bounded_range, getattr(event, "epsilon", None)),
+        PoissonProduct: (product_law, isinstance(event, PoissonProduct) and shared_queries(event)),
     }[type(event)]
     ways = (True,) if event.sampling_rate == 1 else (True, False)
-    return [[make(event.sampling_rate, getattr(event, parameter), event.steps, removed=way)] for way in ways]
+    return [[make(event.sampling_rate, parameter, event.steps, removed=way)] for way in ways]
 
 
 def shared_queries(event: PoissonProduct) -> Shared:
@@ -230,7 +225,11 @@ def examine(asked: Setting, *, both: bool = False) -> Verdict:
     return verdict
 
 
-def examine_many(count: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [(60, 13), *(pytest.param(1_000, 1_000 + chunk, marks=pytest.mark.soak) for chunk in range(20))],
+)
+def test_the_certificate_holds_in_random_settings(count: int, seed: int) -> None:
     source, unsure = random.Random(seed), 0
     for number in range(count):
         asked = setting(source)
@@ -240,31 +239,13 @@ def examine_many(count: int, seed: int) -> None:
     assert unsure <= MOST_UNSURE * count
 
 
-def test_the_certificate_holds_in_random_settings() -> None:
-    examine_many(SETTINGS, seed=13)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_the_certificate_holds_in_many_random_settings(chunk: int) -> None:
-    examine_many(SOAKED // CHUNKS, seed=1000 + chunk)
+def one_percent_less(epsilons: FloatArray, curve: Curve) -> Curve:
+    """99 % of a pair's curve and 1 % of the curve of no loss at all: a curve in every way, and too low."""
+    floor = -np.expm1(np.minimum(epsilons, 0.0))
+    return curve._replace(values=curve.values - 0.01 * (curve.values - floor))
 
 
 CONTROLS = 16
-
-
-class OnePercentLess:
-    """99 % of a pair's curve and 1 % of the curve of no loss at all: a curve in every way, and too low."""
-
-    def __init__(self, pair: DominatingPair) -> None:
-        self.pair, self.lattice = pair, None
-
-    def curve(self, epsilons: FloatArray) -> Curve:
-        found, floor = self.pair.curve(epsilons), -np.expm1(np.minimum(epsilons, 0.0))
-        return found._replace(values=found.values - 0.01 * (found.values - floor))
-
-    def loss_range(self, below: float, above: float) -> tuple[float, float]:
-        return self.pair.loss_range(below, above)
 
 
 def interesting(source: random.Random, make: Callable[[random.Random], Event]) -> Setting:
@@ -282,9 +263,8 @@ def test_the_examination_catches_a_curve_that_is_wrong_by_one_percent(
     source = random.Random(4)
     asked = [interesting(source, make) for _ in range(CONTROLS)]
     assert not any(examine(each).fault for each in asked)
-    monkeypatch.setattr(
-        bounds, "dominating_pairs", lambda event, **_: tuple(map(OnePercentLess, dominating_pairs(event)))
-    )
+    less = lambda event, **_: [Changed(pair, one_percent_less) for pair in dominating_pairs(event)]  # noqa: E731
+    monkeypatch.setattr(bounds, "dominating_pairs", less)
     assert sum(bool(examine(each).fault) for each in asked) >= CONTROLS / 2
 
 
@@ -295,15 +275,11 @@ def test_the_examination_catches_a_step_in_a_hundred_that_is_forgotten() -> None
     assert exact_delta(event, epsilon(event, allowed).upper, allowed).delta <= allowed
 
 
+NINE = (PoissonGaussian(1.0, 5.6884488954, 9),)
 RARE = [  # and δ in between, by a convolution of one step's losses, rounded down and up
     (PoissonGaussian(2.2884899596e-6, 0.70261371940, 23), 0.00427906, 2.6898e-11, 2.7025e-11),
     (PoissonGaussian(6.5056248336e-5, 1.63825131965, 6), 0.000595861, 2.9184e-8, 2.9376e-8),
-    (
-        PoissonProduct(1.1253135807e-5, (PoissonGaussian(1.0, 5.6884488954, 9),), 3),
-        6.45682e-5,
-        3.1094e-9,
-        3.1189e-9,
-    ),
+    (PoissonProduct(1.1253135807e-5, NINE, 3), 6.45682e-5, 3.1094e-9, 3.1189e-9),
 ]
 
 
@@ -391,14 +367,12 @@ def test_bounds_hold_next_to_one(asked: Setting) -> None:
     assert examine(asked, both=True) == Verdict("", sure=True)
 
 
+TWO = (PoissonRandomizedResponse(1.0, 7.576, 1), PoissonRandomizedResponse(0.056, 2.525, 1))
 LOOSE_NEAR_ONE = [
     Setting(PoissonProduct(0.4658, RESPONSES, 8), 0.99989),
     Setting(PoissonProduct(1.0, (PoissonRandomizedResponse(1.0, 3.856, 1),), 3), 0.99981),
     Setting(PoissonProduct(0.9068, (PoissonGaussian(1.0, 0.2889, 7),), 4), 0.99993),
-    Setting(
-        Composition((PoissonRandomizedResponse(1.0, 7.576, 1), PoissonRandomizedResponse(0.056, 2.525, 1))),
-        0.99444,
-    ),
+    Setting(Composition(TWO), 0.99444),
 ]
 
 

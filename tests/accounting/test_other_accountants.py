@@ -12,29 +12,31 @@ truncation), so there only the pessimistic one counts; the closed forms are in t
 DPFEWSHOT_CROSS_CHECKS=1000 makes the run longer.
 """
 
-from __future__ import annotations
-
+import functools
 import math
 import os
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfewshot.accounting import (
+    Composition,
     PoissonBoundedRange,
     PoissonGaussian,
+    PoissonRandomizedResponse,
     bounds,
     calibrate,
     delta,
     epsilon,
     grid,
 )
-from dpfewshot.accounting.curves import DominatingPair
+from dpfewshot.accounting.curves import removed_response
 from dpfewshot.accounting.grid import GridLoss
 from dpfewshot.accounting.pairs import dominating_pairs
 from dpfewshot.errors import AccountingError
@@ -102,7 +104,7 @@ BLOCKS = [
 ]
 
 EPSILONS = [(key, *figures) for key, (forward, _) in TABLE.items() for figures in forward]
-SIGMAS = [(key, target, figure) for key, (_, backward) in TABLE.items() for target, figure in backward]
+SIGMAS = [(*key, 1, target, figure) for key, (_, backward) in TABLE.items() for target, figure in backward]
 
 
 @pytest.mark.parametrize(("key", "sigma", "figure", "of_prv"), EPSILONS)
@@ -116,16 +118,9 @@ def test_epsilon_of_printed_noise(
     assert abs(found.upper - of_prv) <= PRV_ERROR + ROUNDING
 
 
-@pytest.mark.parametrize(("key", "target", "figure"), SIGMAS)
-def test_noise_for_printed_epsilon(key: tuple[float, int, int], target: float, figure: float) -> None:
-    q, steps, inverse_delta = key
-    sigma = calibrate(lambda sigma: PoissonGaussian(q, sigma, steps), epsilon=target, delta=1 / inverse_delta)
-    assert figure - ROUNDING <= sigma <= figure * LOOSEST
-    assert epsilon(PoissonGaussian(q, sigma, steps), 1 / inverse_delta).upper <= target
-
-
-@pytest.mark.parametrize("row", BLOCKS)
-def test_noise_of_a_token_where_tokens_share_a_draw(row: tuple[float, int, int, int, float, float]) -> None:
+@pytest.mark.parametrize("row", [*SIGMAS, *BLOCKS])
+def test_noise_for_printed_epsilon(row: tuple[float, int, int, int, float, float]) -> None:
+    """Of a token, alone on its draw or where several share one."""
     q, steps, inverse_delta, tokens, target, figure = row
 
     def block(sigma: float) -> PoissonGaussian:
@@ -133,6 +128,7 @@ def test_noise_of_a_token_where_tokens_share_a_draw(row: tuple[float, int, int, 
 
     sigma = calibrate(block, epsilon=target, delta=1 / inverse_delta)
     assert figure - ROUNDING <= sigma <= figure * LOOSEST
+    assert epsilon(block(sigma), 1 / inverse_delta).upper <= target
 
 
 def too_small_somewhere(settings: list[tuple[float, float, int, float]]) -> bool:
@@ -158,39 +154,28 @@ def test_the_check_passes_the_accountant() -> None:
     assert not too_small_somewhere(ONE_STEP)
 
 
+def below_its_figure(row: tuple[tuple[float, int, int], float, float, float]) -> bool:
+    (q, steps, inverse_delta), sigma, figure, _ = row
+    return bounds.epsilon_upper(PoissonGaussian(q, sigma, steps), 1 / inverse_delta) < figure - ROUNDING
+
+
 def test_the_check_catches_one_direction_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def added_only(event: PoissonGaussian, **_: bool) -> tuple[DominatingPair, DominatingPair]:
-        return dominating_pairs(event)[1], dominating_pairs(event)[1]
-
-    monkeypatch.setattr(bounds, "dominating_pairs", added_only)
+    monkeypatch.setattr(bounds, "dominating_pairs", lambda event, **_: (dominating_pairs(event)[1],) * 2)
     assert too_small_somewhere(ONE_STEP)
-
-
-def rounded_down(discretise: Callable[..., GridLoss]) -> Callable[..., GridLoss]:
-    """Losses one grid point lower: what rounding down in place of spreading does at most."""
-
-    def discretise_down(*arguments: object) -> GridLoss:
-        loss = discretise(*arguments)
-        return replace(loss, start=loss.start - 1, losses=loss.losses - loss.spacing)
-
-    return discretise_down
+    assert below_its_figure(EPSILONS[0])
 
 
 def test_the_check_catches_losses_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "discretise", rounded_down(grid.discretise))
+    """One grid point lower: what rounding down in place of spreading does at most."""
+    discretise = grid.discretise
+
+    def discretise_down(*arguments: Any) -> GridLoss:
+        loss = discretise(*arguments)
+        return replace(loss, start=loss.start - 1, losses=loss.losses - loss.spacing)
+
+    monkeypatch.setattr(grid, "discretise", discretise_down)
     assert too_small_somewhere(ONE_STEP)
-    key, sigma, figure, _ = EPSILONS[-1]
-    event = PoissonGaussian(key[0], sigma, key[1])
-    assert bounds.epsilon_upper(event, 1 / key[2]) < figure - ROUNDING
-
-
-def test_the_check_catches_a_direction_missing_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "dominating_pairs", lambda event, **_: (dominating_pairs(event)[1],) * 2)
-    key, sigma, figure, _ = EPSILONS[0]
-    assert epsilon(PoissonGaussian(key[0], sigma, key[1]), 1 / key[2]).upper < figure - ROUNDING
-
-
-# ---- random plans ------------------------------------------------------------------------------------------
+    assert below_its_figure(EPSILONS[-1])
 
 
 COUNT = int(os.environ.get("DPFEWSHOT_CROSS_CHECKS", "50"))
@@ -228,20 +213,44 @@ def plans(count: int, seed: int) -> Iterator[Plan]:
         )
 
 
-def dp_accounting(plan: Plan, near: float, *, pessimistic: bool) -> float:
-    q, sigma, steps, delta = plan
-    with warnings.catch_warnings():  # its import and its settings warn
-        warnings.simplefilter("ignore")
+def loss_of(
+    event: PoissonGaussian | PoissonRandomizedResponse, interval: float, *, pessimistic: bool = True
+) -> Any:
+    """dp-accounting's privacy loss of one step, on a grid of this interval."""
+    with warnings.catch_warnings(action="ignore"):  # of its import and its settings
         from dp_accounting.pld import privacy_loss_distribution as pld
 
-        loss = pld.from_gaussian_mechanism(
-            sigma,
-            sampling_prob=q,
-            value_discretization_interval=min(max(1e-3 * near, 5e-5), 1e-2),
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
+        words = {"value_discretization_interval": interval, "pessimistic_estimate": pessimistic}
+        if isinstance(event, PoissonGaussian):
+            q, sigma = event.sampling_rate, event.noise_multiplier
+            return pld.from_gaussian_mechanism(sigma, sampling_prob=q, use_connect_dots=pessimistic, **words)
+        pair = removed_response(event.sampling_rate, event.epsilon)
+        upper = [math.log1p(-pair.mass), math.log(pair.mass)]
+        lower = {0: upper[0] - pair.low, 1: upper[1] - pair.high}
+        return pld.from_two_probability_mass_functions(
+            lower, dict(enumerate(upper)), symmetric=False, **words
         )
-        return float(loss.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+def dp_accounting(plan: Plan, near: float, *, pessimistic: bool = True) -> float:
+    q, sigma, steps, delta = plan
+    interval = min(max(1e-3 * near, 5e-5), 1e-2)
+    loss = loss_of(PoissonGaussian(q, sigma, 1), interval, pessimistic=pessimistic)
+    return float(loss.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (PoissonRandomizedResponse(1 / 500, 4.57, 100),),
+        (PoissonGaussian(0.01, 0.8, 60), PoissonRandomizedResponse(0.02, 1.5, 40)),
+    ],
+)
+def test_responses_and_mixtures_agree(events: tuple[Any, ...]) -> None:
+    ours = epsilon(Composition(events), 1e-5)
+    losses = (loss_of(each, 1e-4 * ours.upper).self_compose(each.steps) for each in events)
+    theirs = functools.reduce(lambda first, second: first.compose(second), losses)
+    assert ours.lower <= theirs.get_epsilon_for_delta(1e-5) <= ours.upper * 1.005
 
 
 @pytest.mark.parametrize(
@@ -250,7 +259,7 @@ def dp_accounting(plan: Plan, near: float, *, pessimistic: bool) -> float:
 def test_dp_accounting_agrees(plan: Plan) -> None:
     q, sigma, steps, delta = plan
     found = epsilon(PoissonGaussian(q, sigma, steps), delta)
-    pessimistic = dp_accounting(plan, found.upper, pessimistic=True)
+    pessimistic = dp_accounting(plan, found.upper)
     assert found.upper <= pessimistic * LOOSEST + ROUND_OFF
     assert found.lower <= pessimistic * (1 + ROUND_OFF) + ROUND_OFF
     if found.upper <= TRUSTED:
@@ -285,13 +294,11 @@ def test_compositions_agree_with_another_accountant(q: float, width: float, step
         losses = np.linspace(low, high, 4001)
         curve = pair.curve(losses)
         above = np.minimum(curve.values + curve.scaled_mass, 1.0)
-        masses = np.maximum(-np.diff(np.append(np.concatenate([[1.0], above[1:-1]]), 0.0)), 0)
-        upper = {i: m / masses.sum() for i, m in enumerate(masses)}
-        lower = {i: m * math.exp(-losses[i + 1]) for i, m in upper.items()}
-        total = sum(lower.values())
-        lower = {i: m / total for i, m in lower.items()}
-        log_upper = {i: math.log(m) for i, m in upper.items() if m > 0}
-        log_lower = {i: math.log(m) for i, m in lower.items() if m > 0}
+        masses = np.maximum(-np.diff(np.concatenate([[1.0], above[1:-1], [0.0]])), 0)
+        without = masses * np.exp(-losses[1:])
+        log_lower, log_upper = (
+            {i: math.log(m) for i, m in enumerate(each / each.sum()) if m > 0} for each in (without, masses)
+        )
         loss = pld.from_two_probability_mass_functions(
             log_lower, log_upper, value_discretization_interval=1e-4
         )

@@ -1,10 +1,8 @@
 """Several queries on one draw: known answers, order, and exact sums over all outcomes of small mechanisms."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,10 +39,7 @@ RATES = st.floats(1e-4, 1.0)
     "query", [GAUSSIAN, PoissonRandomizedResponse(1.0, 0.4, 1), PoissonBoundedRange(1.0, 0.6, 1)]
 )
 def test_one_query_is_the_event_itself(query: Query) -> None:
-    values = [
-        getattr(query, name) for name in type(query).__dataclass_fields__ if name.startswith(("n", "e"))
-    ]
-    alone = type(query)(0.05, *values, 7)
+    alone = replace(query, sampling_rate=0.05, steps=7)
     assert epsilon(PoissonProduct(0.05, (query,), 7), 1e-6) == epsilon(alone, 1e-6)
 
 
@@ -58,12 +53,9 @@ def test_gaussians_are_one_gaussian() -> None:
 
 @pytest.mark.parametrize("queries", [(GAUSSIAN, RESPONSE), (RANGE,), (RESPONSE, RANGE)])
 def test_where_every_unit_is_drawn_it_is_a_composition(queries: tuple[Query, ...]) -> None:
-    several = [
-        type(each)(1.0, *(getattr(each, "epsilon", None) or each.noise_multiplier,), 5 * each.steps)
-        for each in queries
-    ]
+    several = tuple(replace(each, steps=5 * each.steps) for each in queries)
     everybody = PoissonProduct(1.0, queries, 5)
-    assert epsilon(everybody, 1e-5) == epsilon(Composition(tuple(several)), 1e-5)
+    assert epsilon(everybody, 1e-5) == epsilon(Composition(several), 1e-5)
     nearly = PoissonProduct(1 - 1e-9, queries, 5)
     assert epsilon(nearly, 1e-5).upper == pytest.approx(epsilon(everybody, 1e-5).upper, rel=GRID)
 
@@ -142,17 +134,9 @@ def test_more_of_anything_costs_more(
         PoissonProduct(min(1.3 * q, 1.0), queries, steps),
         PoissonProduct(q, (*queries, PoissonRandomizedResponse(1.0, 0.1, 1)), steps),
         PoissonProduct(q, queries, steps + 1),
+        PoissonProduct(1.0, queries, steps),
     ):
         assert epsilon_upper(more, allowed) >= found.upper * (1 - GRID)
-
-
-@settings(max_examples=40, deadline=None)
-@given(QUERIES, RATES, st.integers(1, 50), st.sampled_from([1e-3, 1e-6, 1e-9]))
-def test_a_product_costs_no_more_than_its_queries_without_sampling(
-    queries: tuple[Query, ...], q: float, steps: int, allowed: float
-) -> None:
-    everybody = epsilon_upper(PoissonProduct(1.0, queries, steps), allowed)
-    assert epsilon_upper(PoissonProduct(q, queries, steps), allowed) <= everybody * (1 + GRID)
 
 
 @settings(max_examples=12, deadline=None)
@@ -167,11 +151,11 @@ def test_delta_and_epsilon_invert_each_other(
         assert epsilon(event, found.upper).lower <= at
 
 
-def curves(queries: tuple[Query, ...], q: float) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """The upper and the lower curve of each direction, in y = e^ε."""
-    event = PoissonProduct(q, queries, 1)
+@settings(max_examples=40, deadline=None)
+@given(QUERIES, st.floats(1e-6, 0.999999))
+def test_curves_are_those_of_pairs_and_enclose_each_other(queries: tuple[Query, ...], q: float) -> None:
+    event, at = PoissonProduct(q, queries, 1), np.linspace(-8.0, 8.0, 801)
     for upper, lower in zip(dominating_pairs(event), dominating_pairs(event, lower=True), strict=True):
-        at = np.linspace(-8.0, 8.0, 801)
         high, low = upper.curve(at), lower.curve(at)
         for each in (high, low):
             slope = np.diff(each.values) / np.diff(np.exp(at))
@@ -179,14 +163,7 @@ def curves(queries: tuple[Query, ...], q: float) -> Iterator[tuple[NDArray[np.fl
             assert np.all(slope <= 1e-12)
             assert np.all(each.values >= -np.expm1(np.minimum(at, 0.0)) - each.errors - 1e-15)
             assert np.all(each.values <= 1 + 1e-12)
-        yield high.values + high.errors, low.values - low.errors
-
-
-@settings(max_examples=40, deadline=None)
-@given(QUERIES, st.floats(1e-6, 0.999999))
-def test_curves_are_those_of_pairs_and_enclose_each_other(queries: tuple[Query, ...], q: float) -> None:
-    for upper, lower in curves(queries, q):
-        assert np.all(lower <= upper)
+        assert np.all(low.values - low.errors <= high.values + high.errors)
 
 
 @pytest.mark.parametrize("q", [1e-6, 0.05, 0.999])
@@ -217,8 +194,6 @@ def test_the_largest_and_the_smallest_queries_have_a_price() -> None:
 
 
 def test_queries_count_in_any_order() -> None:
-    for queries in itertools.permutations((GAUSSIAN, RANGE, RESPONSE)):
-        event = PoissonProduct(0.05, queries, 7)
-        assert epsilon_upper(event, 1e-6) == pytest.approx(
-            epsilon_upper(PoissonProduct(0.05, (GAUSSIAN, RANGE, RESPONSE), 7), 1e-6), rel=1e-6
-        )
+    orders = itertools.permutations((GAUSSIAN, RANGE, RESPONSE))
+    costs = [epsilon_upper(PoissonProduct(0.05, queries, 7), 1e-6) for queries in orders]
+    assert costs == pytest.approx([costs[0]] * 6, rel=1e-6)

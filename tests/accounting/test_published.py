@@ -1,7 +1,5 @@
 """The papers' own accounting: their figures follow, and their noise, but for one row."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -62,20 +60,16 @@ def test_a_target_that_any_noise_meets_gets_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "delta"), [(0.0, 0.1), (-1.0, 0.1), (math.inf, 0.1), (1.0, 0.0), (1.0, 1.0)]
+    ("target", "delta", "says"),
+    [
+        *((target, 0.1, "epsilon") for target in (0.0, -1.0, math.inf)),
+        *((1.0, delta, "delta") for delta in (0.0, 1.0)),
+        (1e-3, 1e-5, "no noise multiplier"),  # the conversion at orders up to 200 costs more than this
+    ],
 )
-def test_targets_out_of_range_are_refused(target: float, delta: float) -> None:
-    with pytest.raises(InvalidPlan):
+def test_targets_out_of_range_or_of_reach_are_refused(target: float, delta: float, says: str) -> None:
+    with pytest.raises(InvalidPlan, match=says):
         least_noise(40, 835, 15, epsilon=target, delta=delta)
-
-
-def test_a_target_below_what_integer_orders_can_say_is_refused() -> None:
-    """At orders up to 200 the conversion itself costs more than this, however much noise there is."""
-    with pytest.raises(InvalidPlan, match="no noise multiplier"):
-        least_noise(40, 835, 15, epsilon=1e-3, delta=1e-5)
-
-
-# ---- AdaDPSyn's tables and ICLInf's ------------------------------------------------------------------------
 
 
 # AdaDPSyn's tables 13, 14, 15 and 17: σ₀, σ₁, σ₂, T̂, m, n, T, 1/δ, the paper's accounting, its order, ours

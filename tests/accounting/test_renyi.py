@@ -1,7 +1,5 @@
 """Rényi divergences of events: upper bounds, compared with integrals and with other libraries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -147,33 +145,18 @@ def by_summing(rate: float, queries: Sequence[Query], order: int) -> tuple[float
     return removed / (order - 1), added / (order - 1)
 
 
-RESPONSE, RANGE, GAUSSIAN = (
-    PoissonRandomizedResponse(1.0, 0.4, 1),
-    PoissonBoundedRange(1.0, 1.5, 1),
-    PoissonGaussian(1.0, 1.5, 1),
-)
+RESPONSE, RANGE = PoissonRandomizedResponse(1.0, 0.4, 1), PoissonBoundedRange(1.0, 1.5, 1)
+GAUSSIAN, NARROW, WIDE = (PoissonGaussian(1.0, noise, 1) for noise in (1.5, 0.7, 6.0))
+PRODUCTS = [(GAUSSIAN, RANGE), (RANGE, RESPONSE, RESPONSE), (GAUSSIAN, GAUSSIAN, RESPONSE)]
 
 
 @pytest.mark.parametrize(
-    "queries",
-    [
-        (PoissonGaussian(1.0, 0.7, 1),),
-        (PoissonGaussian(1.0, 6.0, 1),),
-        (RESPONSE,),
-        (RESPONSE,) * 6,
-        (RANGE,),
-        (RANGE, RANGE),
-        (GAUSSIAN, RANGE),
-        (RANGE, RESPONSE, RESPONSE),
-        (GAUSSIAN, GAUSSIAN, RESPONSE),
-    ],
+    "queries", [(NARROW,), (WIDE,), (RESPONSE,), (RESPONSE,) * 6, (RANGE,), (RANGE, RANGE), *PRODUCTS]
 )
 @pytest.mark.parametrize("rate", [1.0, 0.9, 0.2, 0.01])
 @pytest.mark.parametrize("order", [2, 6, 19])
 def test_queries_on_one_draw_have_the_larger_of_two_sums(
-    queries: tuple[Query, ...],
-    rate: float,
-    order: int,
+    queries: tuple[Query, ...], rate: float, order: int
 ) -> None:
     removed, added = by_summing(rate, queries, order)
     found = renyi_divergence(PoissonProduct(rate, queries, 3), order)

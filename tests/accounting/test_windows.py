@@ -3,8 +3,6 @@
 Sizes are heuristics: they decide how tight a bound is, never whether it holds. So they are made bad on
 purpose here, until what is left out is as large as δ; the bound must still be above the exact curve."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -24,11 +22,8 @@ DELTA = 1e-6
 
 
 def exact_delta(event: PoissonGaussian, at: float) -> float:
-    laws = [
-        gaussian(event.sampling_rate, event.noise_multiplier, event.steps, removed=way)
-        for way in (True, False)
-    ]
-    return max(delta_of([law], at, DELTA).delta for law in laws)
+    words = event.sampling_rate, event.noise_multiplier, event.steps
+    return max(delta_of([gaussian(*words, removed=way)], at, DELTA).delta for way in (True, False))
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -57,9 +52,7 @@ def test_the_check_catches_mass_that_is_not_counted(monkeypatch: pytest.MonkeyPa
 def test_the_curve_says_how_much_is_missing() -> None:
     """At the top of its window a curve is what lies above: mass that it never saw."""
     event = PoissonGaussian(0.02, 0.6, 200)
-    pair, _ = dominating_pairs(event)
-    whole = tilting.choose_tilt([(pair, event.steps)], Goal(DELTA, 4e-5))
-    assert whole is not None
+    whole = planned_for(event, DELTA)
     low, spacing = whole.low * whole.cumulants.losses[0].spacing, whole.cumulants.losses[0].spacing
     law = gaussian(event.sampling_rate, event.noise_multiplier, event.steps, removed=True)
     for share in (0.5, 0.7, 0.9):  # of the window, cut off at the top
@@ -70,6 +63,13 @@ def test_the_curve_says_how_much_is_missing() -> None:
             assert compose(cut).missing >= exact
             assert float(compose(cut).upper()[-1]) >= exact
             assert float(replace(compose(cut), missing=0.0).upper()[-1]) < exact, "the control"
+
+
+def planned_for(event: PoissonGaussian | PoissonRandomizedResponse, delta: float) -> Tilt:
+    """For the unit removed."""
+    found = tilting.choose_tilt([(dominating_pairs(event)[0], event.steps)], Goal(delta, 4e-5))
+    assert found is not None
+    return found
 
 
 def shortened(whole: Tilt, length: int) -> Tilt:
@@ -89,9 +89,7 @@ ROOM = 1e-12
 
 def response_curve(share: float) -> ComposedCurve:
     """Composed far from the saddle point, where the transform's round-off is larger than the curve itself."""
-    pair, _ = dominating_pairs(RESPONSE)
-    planned = tilting.choose_tilt([(pair, RESPONSE.steps)], Goal(1e-9, 4e-5))
-    assert planned is not None
+    planned = planned_for(RESPONSE, 1e-9)
     return compose(fit_window(planned.cumulants, planned.saddle, share, 1e-9))
 
 
@@ -135,8 +133,7 @@ def test_the_stated_round_off_is_no_less_than_what_is_seen() -> None:
 def test_mass_that_wraps_round_is_given_up_however_large_its_exponents_are() -> None:
     """Most of the mass lies above this window; K(s) - sε and the exponent of its wrapping both exceed 700."""
     event = PoissonRandomizedResponse(0.3, 100.0, 200)
-    planned = tilting.choose_tilt([(dominating_pairs(event)[0], event.steps)], Goal(0.1, 4e-5))
-    assert planned is not None
+    planned = planned_for(event, 0.1)
     (loss,) = planned.cumulants.losses
     lowest = loss.steps * loss.start
     bad = replace(planned, order=0.005, wrap_order=0.12, low=lowest, length=64, wrapped_below=0.0)

@@ -1,9 +1,6 @@
 """Every engine gives what a local run gives: demonstrations, spends, and a ledger that verifies."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 import os
 import signal
 import time
@@ -26,7 +23,7 @@ from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support import factory, fleet
 from tests.support.scripted_servers import LlamaServer
-from tests.support.scripts import tickets
+from tests.support.scripts import written
 from tests.support.servers import scripted
 
 TOKENS, SHOTS = 5, 2
@@ -50,9 +47,18 @@ def ray() -> Iterator[Executor]:
     ray.shutdown()
 
 
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'budget.db'}"
+
+
+def synthesizer(url: str | None, **options: Any) -> dpf.Synthesizer:
+    return factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | options))
+
+
 def generated(url: str, **options: Any) -> tuple[dpf.Demonstrations, dict[str, Any]]:
     """A whole run on an empty ledger, and what the ledger says afterwards."""
-    with factory.synthesizer(fleet.sure(), ledger=url, **OPTIONS) as made:
+    with synthesizer(url) as made:
         demonstrations = made.generate_all(**options)
     with dpf.BudgetLedger.open(url) as ledger:
         assert check_certificates(demonstrations, ledger).verified
@@ -68,10 +74,8 @@ def standing(account: dpf.Account) -> dict[str, Any]:
 
 def without_entries(demonstrations: dpf.Demonstrations) -> list[dpf.Demonstration]:
     """Without what names the ledger's entries: each run has a ledger of its own."""
-    return [
-        replace(one, certificate=one.certificate and replace(one.certificate, reservation=None, run=None))
-        for one in demonstrations
-    ]
+    named = {"reservation": None, "run": None}
+    return [replace(one, certificate=replace(one.certificate, **named)) for one in demonstrations]  # type: ignore[type-var]
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +122,10 @@ def test_a_ray_worker_killed_while_it_draws_costs_that_draw_and_another_takes_it
 
 
 def test_a_killed_process_is_one_retryable_error_and_the_run_resumes_at_the_cost_of_a_draw(
-    local: tuple[dpf.Demonstrations, Any], tmp_path: Path
+    local: tuple[dpf.Demonstrations, Any], url: str, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'budget.db'}"
-    made = factory.synthesizer(fleet.sure(), ledger=url, **OPTIONS)
-    with made, fleet.processes(1) as pool, pytest.raises(dpf.BackendError, match="new pool") as raised:
+    made, died = synthesizer(url), pytest.raises(dpf.BackendError, match="new pool")
+    with made, fleet.processes(1) as pool, died as raised:
         made.generate_all(executor=pool, worker_backend=fleet.killed(tmp_path))
     assert raised.value.retryable
     with fleet.processes(1) as pool:
@@ -133,10 +136,9 @@ def test_a_killed_process_is_one_retryable_error_and_the_run_resumes_at_the_cost
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_an_error_in_another_process_holds_nothing_private(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    engine: str, request: pytest.FixtureRequest, url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = factory.synthesizer(fleet.sure(), ledger=f"sqlite:///{tmp_path / 'budget.db'}", **OPTIONS)
-    with made, pytest.raises(dpf.BackendError, match="RuntimeError") as raised:
+    with synthesizer(url) as made, pytest.raises(dpf.BackendError, match="RuntimeError") as raised:
         made.generate_all(executor=request.getfixturevalue(engine), worker_backend=fleet.Failing)
     told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     for words in ("".join(told.format()), *capfd.readouterr()):
@@ -145,10 +147,9 @@ def test_an_error_in_another_process_holds_nothing_private(
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_a_cancelled_run_takes_its_strata_from_the_workers(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+    engine: str, request: pytest.FixtureRequest, url: str, tmp_path: Path
 ) -> None:
-    url, shots = f"sqlite:///{tmp_path / 'budget.db'}", 20
-    executor, backend = request.getfixturevalue(engine), fleet.slow(tmp_path, 0.05)
+    executor, backend, shots = request.getfixturevalue(engine), fleet.slow(tmp_path, 0.05), 20
 
     async def cancelled() -> None:
         running = asyncio.create_task(made.agenerate_all(executor=executor, worker_backend=backend))
@@ -158,13 +159,13 @@ def test_a_cancelled_run_takes_its_strata_from_the_workers(
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    with factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": shots})) as made:
+    with synthesizer(url, shots_per_label=shots) as made:
         asyncio.run(cancelled())
         begun = fleet.notes(tmp_path / "begun")
         assert begun == fleet.notes(tmp_path / "ended") < shots * TOKENS
         time.sleep(0.2)
         assert fleet.notes(tmp_path / "begun") == begun
-    with factory.synthesizer(fleet.sure(), ledger=url, **(OPTIONS | {"shots_per_label": shots})) as made:
+    with synthesizer(url, shots_per_label=shots) as made:
         assert len(made.generate_all(resume=True)) == 2 * shots
     assert standing(dpf.open_account(url, "tickets"))["draws"][0] >= shots * (8 - TOKENS) - 2
 
@@ -172,7 +173,7 @@ def test_a_cancelled_run_takes_its_strata_from_the_workers(
 def test_ray_refuses_what_it_cannot_pickle_without_printing_it(
     ray: Executor, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = factory.synthesizer(fleet.sure(), prompts_per_draw=100)
+    made = synthesizer(None)
     with pytest.raises(dpf.LedgerError, match="open_account"):
         made.generate_all(executor=ray, worker_backend=fleet.sure)
     assert made.spent.epsilon == 0
@@ -185,9 +186,6 @@ def test_a_ray_executor_never_starts_ray_by_a_task(ray: Executor, monkeypatch: p
     monkeypatch.setattr(library, "is_initialized", lambda: False)
     with pytest.raises(RuntimeError, match="was shut down"):
         ray.submit(sum, [1, 2])
-
-
-# ---- the packaged model ----------------------------------------------------------------------------------
 
 
 class KilledModel(dpf.backends.LlamaCpp):
@@ -207,32 +205,28 @@ class KilledModel(dpf.backends.LlamaCpp):
 @pytest.mark.model
 @pytest.mark.soak
 def test_two_ray_workers_with_the_packaged_model_survive_the_death_of_one(
-    ray: Executor, tmp_path: Path
+    ray: Executor, url: str, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"context_tokens": 256, "threads": 1}
     budget = dpf.PrivacyBudget(epsilon=4, delta=1e-5)
-    synthesizer = dpf.Synthesizer(
+    whole = dpf.Synthesizer(
         SUPPORT_TICKETS,
         support_tickets(),
         dpf.backends.LlamaCpp(dpf.backends.packaged_model_path(), **options),
         budget=budget,
         labels=["Refund", "Delivery"],
         max_tokens=6,
-        account=dpf.open_account(f"sqlite:///{tmp_path / 'budget.db'}", "tickets", create=budget),
+        account=dpf.open_account(url, "tickets", create=budget),
         settings=dpf.Settings(prompts_per_draw=10, tokens_per_draw=3),
     )
-    with synthesizer as made:
-        released = made.generate_all(
-            executor=ray, worker_backend=partial(KilledModel, str(tmp_path), **options)
-        )
+    worker_backend = partial(KilledModel, str(tmp_path), **options)
+    with whole as made:
+        released = made.generate_all(executor=ray, worker_backend=worker_backend)
     assert (tmp_path / "killed").exists()
     assert [one.label for one in released] == ["Refund", "Delivery"]
     assert sorted(one.token_count for one in released) in ([3, 6], [6, 6])
     assert made.account is not None
     assert standing(made.account)["acts"]["resume"] == 2
-
-
-# ---- the command line ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -246,9 +240,8 @@ def test_the_command_line_generates_with_workers(
     arguments = generate_arguments(tmp_path, "--backend", "tests.support.fleet:sure", "--resume")
     assert run([*arguments, *workers]) == 0
     lines = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
-    assert sorted((one.label, one.text) for one in lines) == [
-        ("delivery", "my parcel is late"),
-        ("refund", "my parcel is late"),
+    assert sorted(f"{one.label}: {one.text}" for one in lines) == [
+        f"{label}: my parcel is late" for label in ("delivery", "refund")
     ]
 
 
@@ -285,12 +278,8 @@ def test_worker_processes_share_what_is_usable(
 
 
 def server_arguments(folder: Path, url: str) -> list[str]:
-    arguments = generate_arguments(
-        folder, "--backend", "openai", "--set", f"base_url={url}", "--model", "served"
-    )
-    for option, value in (("--max-tokens", "1"), ("--prompts-per-draw", "10")):
-        arguments[arguments.index(option) + 1] = value
-    return arguments
+    backend = ("--backend", "openai", "--set", f"base_url={url}", "--model", "served")
+    return generate_arguments(folder, *backend, tokens=1, prompts=10)
 
 
 def test_the_command_line_sends_all_requests_to_a_server_through_one_client(tmp_path: Path) -> None:
@@ -316,18 +305,10 @@ def test_the_command_line_refuses_ray_with_a_server(
     assert not (tmp_path / "budget.db").exists()
 
 
-def generate_arguments(folder: Path, *further: str) -> list[str]:
-    records, task = folder / "records.jsonl", folder / "task.toml"
-    records.write_text(
-        "".join(json.dumps({"text": one.text, "label": one.label}) + "\n" for one in tickets())
-    )
-    task.write_text(
-        'name = "tickets"\ninstruction = "Write a ticket."\nlabel_field = "Kind"\ntext_field = "Ticket"\n'
-        'labels = ["refund", "delivery"]\n'
-    )
+def generate_arguments(folder: Path, *further: str, tokens: int = 8, prompts: int = 100) -> list[str]:
     return [
-        "generate", "--task", str(task), "--records", str(records), "--epsilon", "4", "--delta", "1e-5",
-        "--mechanism", "gaussian", "--prompts-per-draw", "100", "--max-tokens", "8",
+        "generate", *written(folder), "--epsilon", "4", "--delta", "1e-5", "--mechanism", "gaussian",
+        "--prompts-per-draw", str(prompts), "--max-tokens", str(tokens),
         "--set", "tokens_per_draw=1", "--set", "top_k=all", "--output", str(folder / "demos.jsonl"),
         "--ledger", f"sqlite:///{folder / 'budget.db'}", "--account", "tickets", "--set", "create=true",
         *further,

@@ -1,6 +1,7 @@
 """What every mechanism must do, the package's and anybody's."""
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Callable
@@ -85,9 +86,6 @@ def leaves(event: Event) -> list[Event]:
     return [event]
 
 
-# ---- permits ---------------------------------------------------------------------------------------------
-
-
 @every
 def test_a_permit_comes_before_anything_else(make: Make) -> None:
     """Neither entropy nor a row is touched: the rows here are no arrays at all."""
@@ -107,8 +105,6 @@ def test_a_token_uses_up_one_token_of_its_permit(make: Make) -> None:
     with pytest.raises(BudgetExceeded):
         release.token(rows, PUBLIC, permit)
 
-
-# ---- support ---------------------------------------------------------------------------------------------
 
 anything = st.one_of(st.floats(width=32), st.floats(-30, 0, width=32))
 supports = settings(max_examples=40, deadline=None)
@@ -140,22 +136,15 @@ def test_the_whole_vocabulary_is_everybody(make: Make) -> None:
 
 
 @every
-@pytest.mark.parametrize("top_k", [0, -1, 6])
-def test_top_k_outside_the_vocabulary_is_refused(make: Make, top_k: int) -> None:
-    mechanism = make(top_k=top_k)
-    with pytest.raises(InvalidPlan, match="top_k"):
+def test_top_k_is_within_the_vocabulary(make: Make) -> None:
+    for top_k in (0, -1, 6):
+        mechanism = make(top_k=top_k)
+        with pytest.raises(InvalidPlan, match="top_k"):
+            mechanism.check(5)
+    for within in (1, 5, None):
+        mechanism = make(top_k=within)
+        assert mechanism.top_k == within
         mechanism.check(5)
-
-
-@every
-@pytest.mark.parametrize("top_k", [1, 5, None])
-def test_top_k_within_the_vocabulary_is_not(make: Make, top_k: int | None) -> None:
-    mechanism = make(top_k=top_k)
-    assert mechanism.top_k == top_k
-    mechanism.check(5)
-
-
-# ---- tokens ----------------------------------------------------------------------------------------------
 
 
 def bad(width: int, value: float) -> Rows:
@@ -238,8 +227,9 @@ def test_arguments_are_left_alone_and_so_is_numpys_generator(make: Make) -> None
     release, permit = started(make(top_k=None)), Permit(TOKENS, SIGMA)
     rows, public = np.tile(PUBLIC, (3, 1)), PUBLIC.copy()
     before = np.random.get_state()  # noqa: NPY002 - the legacy state is what must not move
-    for _ in range(TOKENS):
-        release.token(rows, public, permit)
+    for writeable in [True, False] * (TOKENS // 2):
+        rows.flags.writeable = public.flags.writeable = writeable
+        assert release.token(rows, public, permit) in {*range(5), None}
     release.support(public, frozenset({1}))
     after = np.random.get_state()  # noqa: NPY002
     assert before[0] == after[0]
@@ -247,16 +237,6 @@ def test_arguments_are_left_alone_and_so_is_numpys_generator(make: Make) -> None
     assert before[2:] == after[2:]
     assert (rows == PUBLIC).all()
     assert (public == PUBLIC).all()
-
-
-@every
-def test_read_only_rows_serve(make: Make) -> None:
-    rows, public = np.tile(PUBLIC, (3, 1)), PUBLIC.copy()
-    rows.flags.writeable = public.flags.writeable = False
-    assert started(make(top_k=None)).token(rows, public, Permit(1, SIGMA)) in range(5)
-
-
-# ---- events ----------------------------------------------------------------------------------------------
 
 
 @every
@@ -310,9 +290,6 @@ def test_draws_of_fixed_size_are_for_what_adds_gaussian_noise(make: Make) -> Non
     else:
         with pytest.raises(InvalidPlan):
             mechanism.event(fixed, SIGMA)
-
-
-# ---- settings --------------------------------------------------------------------------------------------
 
 
 def test_names_tell_the_mechanisms_apart() -> None:
@@ -370,6 +347,60 @@ def test_settings_that_a_mechanism_cannot_honour_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(InvalidPlan, match=says):
         by_name(name, **setting)
+
+
+def wrapping(**words: object) -> SparseVector:
+    return SparseVector(**{"mechanism": Gaussian(), "threshold": 0.5, "releases": 2} | words)
+
+
+OUTSIDE: list[tuple[Make, str, tuple[object, ...]]] = [
+    (AdaDPSyn, "rounds", (0, -1, 1.5, True)),
+    (AdaDPSyn, "radius_multiplier", (0,)),
+    (AdaDPSyn, "mean_multiplier", (-1.0,)),
+    (AdaDPSyn, "coverage_multiplier", (math.inf,)),
+    (AdaDPSyn, "noise_margin", (-0.1, math.nan)),
+    (AdaDPSyn, "cluster_share", (0, 1.1)),
+    (AdaDPSyn, "coverage_share", (-0.1, 1.1)),
+    *((make, "temperature", (-1.0, 101, math.nan)) for make in (Gaussian, PublicCentred, AdaDPSyn)),
+    *((make, "top_p", (0, 0.0, 1.1)) for make in (Gaussian, PublicCentred, AdaDPSyn)),
+    (PublicCentred, "contrast", (-0.1, 1.1, math.nan)),
+    (ReportNoisyMax, "contrast", (-0.1, 1.1, math.nan, "0.3", True, [0.3])),
+    (PublicCentred, "clip", (0.0, 1.5, math.nan)),
+    (PrivatePrediction, "clip", (0.0, -1.0, 1000.5, math.nan)),
+    *((make, "temperature", (0.0, -1.0, math.nan, math.inf)) for make in (InvisibleInk, PrivatePrediction)),
+    (wrapping, "threshold", (0.0, 2.01, math.nan)),
+    (wrapping, "releases", (0,)),
+    (wrapping, "test_share", (0.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "setting", "value"), [(make, name, value) for make, name, values in OUTSIDE for value in values]
+)
+def test_settings_outside_their_ranges_are_refused(make: Make, setting: str, value: object) -> None:
+    with pytest.raises(InvalidPlan, match=setting):
+        make(**{setting: value}).check(1000)
+
+
+ROOT_TWO, FIRST = math.sqrt(2), AdaDPSyn().scaled(0.8).mean_multiplier
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "added", "replaced"),
+    [
+        (Gaussian(), 0.8 / 40, ROOT_TWO * 0.8 / 40),
+        (PublicCentred(clip=0.5, refinements=()), 0.4 / 40, 0.8 / 40),
+        (AdaDPSyn(), FIRST / 40, ROOT_TWO * FIRST / 40),
+        (ReportNoisyMax(), None, None),
+        (InvisibleInk(temperature=0.6), 0.8 / 40, 2 * 0.8 / 40),
+        (wrapping(), 0.8 / 40, ROOT_TWO * 0.8 / 40),
+        (wrapping(mechanism=ReportNoisyMax()), None, None),
+    ],
+)
+def test_noise_on_the_mean(mechanism: Mechanism, added: float | None, replaced: float | None) -> None:
+    for row_change, noise in zip(RowChange, (added, replaced), strict=True):
+        some = Draws(0.1, 3, 1, 40, row_change)
+        assert mechanism.noise_on_mean(some, 0.8) == (noise and pytest.approx(noise, rel=1e-9))
 
 
 def test_what_is_not_given_is_left_as_it_is() -> None:

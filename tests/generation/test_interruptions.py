@@ -1,7 +1,5 @@
 """Faults at the worst moments of a run: each costs what it must, and no more (docs/proofs/resuming.md)."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -10,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.cli.generate import _Lines
-from tests.support import factory
-from tests.support.interruptions import GONE, acts, fails_at, make
+from tests.support import factory, resuming
+from tests.support.interruptions import GONE, acts, fails_at, fails_once, make
+from tests.support.processes import in_child
 from tests.support.scripts import Hooked
 
 FIXTURES = (make,)
@@ -27,11 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 ONE = factory.demonstration()
 
 
-# ---- a model that fails ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at", [1, 6, 11])
-def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(make: Any, at: int) -> None:
+def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(
+    make: Any, tmp_path: Path, at: int
+) -> None:
     """Where a demonstration is one draw, the label's last one is lost; all others are made."""
     options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 3, "labels": ["refund", "delivery"]}
     with make(fails_at(at), **options) as made, pytest.raises(dpf.BackendError):
@@ -47,6 +46,7 @@ def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(make: An
         labels = Counter(one.label for one in seen)
         assert labels == Counter({"refund": 3, "delivery": 3}) - Counter([lost])
     assert again.set_up.backend.asked == 0  # the second time nothing is left to make
+    assert resuming.draws_left(f"sqlite:///{tmp_path}/budget.db") == [0, 0]
 
 
 def test_a_label_asked_for_again_goes_on_with_what_was_interrupted(make: Any) -> None:
@@ -68,7 +68,7 @@ def test_one_that_has_tokens_ends_with_them_and_all_are_there(make: Any) -> None
     assert {one.text for one in texts} == {"my parcel is late"}  # the first was completed without records
 
 
-def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, tmp_path: Path, threads: Executor) -> None:
     inside = threading.Event()
 
     def hook(number: int) -> None:
@@ -76,20 +76,12 @@ def test_a_run_that_is_closed_meanwhile_resumes_later(make: Any, tmp_path: Path)
             inside.set()
             time.sleep(0.1)
 
-    made, refused = make(Hooked(hook), shots_per_label=3), list[BaseException]()
-
-    def run() -> None:
-        try:
-            made.generate_all()
-        except dpf.BudgetExceeded as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    made = make(Hooked(hook), shots_per_label=3)
+    run = threads.submit(made.generate_all)
     assert inside.wait(10)
     made.close()
-    thread.join()
-    assert "closed" in str(refused)
+    with pytest.raises(dpf.BudgetExceeded, match="closed"):
+        run.result(10)
     with make(shots_per_label=3) as later:
         assert len(later.generate_all(resume=True)) == 3
     assert acts(tmp_path) == [
@@ -104,19 +96,10 @@ def test_a_forked_child_has_a_run_of_its_own(make: Any, tmp_path: Path, way: str
         ledger.account("tickets").change_budget(dpf.PrivacyBudget(4.0, 1e-5))
     with pytest.raises(dpf.BackendError):
         made.generate_all()
-    child = os.fork()
-    if child == 0:
-        try:
-            made.generate_all()
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    assert "my parcel is late" in in_child(made.generate_all)
     if way == "fork and back":
         assert [one.text for one in made.generate_all(resume=True)] == ["my parcel is late"]
     assert acts(tmp_path).count("reserve") == 2
-
-
-# ---- a ledger that does not answer -----------------------------------------------------------------------
 
 
 class Locks(Hooked):
@@ -217,16 +200,7 @@ def test_killed_while_it_gives_back_a_later_run_pays_once(make: Any, tmp_path: P
 def test_a_first_draw_whose_answer_is_lost_costs_one_draw(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, calls = Account.draw, list[int]()
-
-    def lost(self: Account, *arguments: Any) -> int:
-        drawn = draw(self, *arguments)
-        calls.append(drawn)
-        if len(calls) == 1:
-            raise dpf.LedgerError("the connection was lost at COMMIT")
-        return drawn
-
-    monkeypatch.setattr(Account, "draw", lost)
+    fails_once(monkeypatch, "draw", after=True)
     made = make(shots_per_label=3)
     with pytest.raises(dpf.LedgerError, match="COMMIT"):
         made.generate_all()
@@ -237,22 +211,14 @@ def test_a_first_draw_whose_answer_is_lost_costs_one_draw(
 def test_a_release_that_the_ledger_cannot_record_waits_and_costs_nothing_more(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fails_once(monkeypatch, "record_release", after=False)
     made = make()
-
-    def full(*_: Any) -> None:
-        raise dpf.LedgerError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Account, "record_release", full)
-        with pytest.raises(dpf.LedgerError, match="ask for it again, which draws nothing"):
-            made.generate("refund")
+    with pytest.raises(dpf.LedgerError, match="ask for it again, which draws nothing"):
+        made.generate("refund")
     asked = made.set_up.backend.asked
     assert made.generate("refund").text == "my parcel is late"
     assert made.set_up.backend.asked == asked
     assert acts(tmp_path).count("release") == 1
-
-
-# ---- the output of the command ---------------------------------------------------------------------------
 
 
 def test_half_an_output_line_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

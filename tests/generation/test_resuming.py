@@ -1,7 +1,5 @@
 """Interrupted runs: what the ledger keeps, what is paid for, and who continues (docs/proofs/resuming.md)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -23,6 +21,8 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
 from tests.support.accounts import entry_of, outcome
+from tests.support.interruptions import fails_once
+from tests.support.ledgers import rows
 from tests.support.resuming import (
     Dying,
     Interrupted,
@@ -38,9 +38,6 @@ from tests.support.scripts import TASK
 FIXTURES = (ledger,)
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-# ---- what is kept ----------------------------------------------------------------------------------------
 
 
 def test_a_finished_run_is_there_for_nothing(ledger: str) -> None:
@@ -73,11 +70,8 @@ def test_an_interrupted_demonstration_resumes_from_its_tokens(ledger: str, answe
 
 
 def test_the_same_synthesizer_continues_its_own(ledger: str) -> None:
-    backend = Dying(3)
-    made = synthesizer(backend, ledger=ledger)
-    with pytest.raises(dpf.BackendError):
-        made.generate_all()
-    backend.answers = None
+    made = interrupted(3, ledger=ledger)
+    made.set_up.backend.answers = None
     assert [one.text for one in made.generate_all(resume=True)] == ["my parcel is late"] * 2
     assert made.generate_all(resume=True) == made.generate_all(resume=True)
     assert "resume" not in acts(ledger)
@@ -113,18 +107,6 @@ def test_an_interrupted_draw_is_lost_and_its_tokens_are_not(ledger: str) -> None
     assert draws_left(ledger) == [0, 0]
 
 
-def test_a_draw_that_released_nothing_is_not_repeated(ledger: str) -> None:
-    interrupted(0, tokens_per_draw=8, ledger=ledger)
-    seen: list[dpf.Demonstration] = []
-    for _ in "ab":
-        later = synthesizer(tokens_per_draw=8, ledger=ledger)
-        with pytest.raises(dpf.BudgetExceeded, match=r"1 of 'refund' cannot be made.*The other one is rel"):
-            later.generate_all(resume=True, on_demonstration=seen.append)
-    assert [one.label for one in seen] == ["delivery"] * 2  # which has draws of its own
-    assert later.set_up.backend.draws == 0
-    assert draws_left(ledger) == [0, 0]
-
-
 def test_others_have_the_draws_that_were_planned_for_them(ledger: str) -> None:
     """Without slack: no demonstration ends before its eighth token."""
 
@@ -135,10 +117,7 @@ def test_others_have_the_draws_that_were_planned_for_them(ledger: str) -> None:
 
     options: dict[str, Any] = {"shots_per_label": 3, "labels": ["refund"], "ledger": ledger}
     for answers in (3, 2, 9):
-        made = synthesizer(Endless(answers), **options)
-        with pytest.raises(dpf.BackendError):
-            made.generate_all(resume=True)
-        made.close()
+        interrupted(Endless(answers), resume=True, **options).close()
     done = synthesizer(Endless(), **options).generate_all(resume=True)
     assert [one.token_count for one in done] == [6, 8, 7]
     assert draws_left(ledger) == [0]
@@ -160,9 +139,8 @@ def test_what_others_generated_is_of_the_run_and_its_draws_are_counted(ledger: s
 
 
 def test_a_disjoint_part_is_continued_by_itself(ledger: str) -> None:
-    options: dict[str, Any] = {
-        "disjoint_parts": 4, "shots_per_label": 12, "prompts_per_draw": 25, "labels": ["refund"]
-    }  # fmt: skip
+    counts = {"disjoint_parts": 4, "shots_per_label": 12, "prompts_per_draw": 25}
+    options: dict[str, Any] = counts | {"labels": ["refund"]}
     interrupted(23, ledger=ledger, **options).close()
     assert sorted(draws_left(ledger)) == [15, 19, 19, 19]  # a demonstration each, and four draws of another
     done = synthesizer(ledger=ledger, **options).generate_all(resume=True)
@@ -174,12 +152,9 @@ def test_the_interrupted_demonstration_resumes_first(ledger: str) -> None:
     """One label has lost a demonstration, and another one is interrupted in the middle."""
     options: dict[str, Any] = {"tokens_per_draw": 8, "shots_per_label": 1, "ledger": ledger}
     for answers in (0, 2):
-        made = synthesizer(Dying(answers), **options)
-        with pytest.raises(dpf.BackendError):
-            made.generate_all(resume=True)
-        made.close()
+        interrupted(answers, resume=True, **options).close()
     seen: list[dpf.Demonstration] = []
-    with pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
+    with pytest.raises(dpf.BudgetExceeded, match=r"1 of 'refund' cannot be made.*The other one is rel"):
         synthesizer(**options).generate_all(resume=True, on_demonstration=seen.append)
     assert [(one.label, one.token_count, one.finished) for one in seen] == [("delivery", 2, False)]
 
@@ -187,19 +162,13 @@ def test_the_interrupted_demonstration_resumes_first(ledger: str) -> None:
 def test_what_is_stored_is_released_text_and_public_facts(ledger: str, tmp_path: Path) -> None:
     texts = [f"swordfish {number}" for number in range(400)]
     records = [dpf.Record(text, str(TASK.labels[i % 2])) for i, text in enumerate(texts)]  # type: ignore[index]
-    made = synthesizer(Dying(7), records=records, ledger=ledger)
-    with pytest.raises(dpf.BackendError):
-        made.generate_all()
-    made.close()
+    interrupted(7, records=records, ledger=ledger).close()
     assert all(b"swordfish" not in path.read_bytes() for path in tmp_path.iterdir())
     entries: Any = account(ledger).export()["entries"]
     progress = [json.loads(entry["progress"]) for entry in entries]
     assert [list(each) for each in progress] == [["released", "unfinished"]] * 2
     assert [one["text"] for one in progress[0]["released"]] == ["my parcel is late"]
     assert list(progress[1]["unfinished"]) == ["delivery"]
-
-
-# ---- which run -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -216,8 +185,7 @@ def test_what_is_stored_is_released_text_and_public_facts(ledger: str, tmp_path:
     ],
 )
 def test_a_run_of_another_plan_is_not_continued(ledger: str, options: dict[str, Any]) -> None:
-    with dpf.BudgetLedger.open(ledger) as opened:
-        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3), parallel=False)
+    open_large(ledger, parallel=False)
     interrupted(3, ledger=ledger).close()
     other = synthesizer(ledger=ledger, **options)
     assert not other.unfinished
@@ -242,8 +210,7 @@ def test_a_run_of_a_model_with_other_tokens_is_not_continued(ledger: str, same: 
 
 
 def test_the_newest_run_is_continued(ledger: str) -> None:
-    with dpf.BudgetLedger.open(ledger) as opened:
-        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    open_large(ledger)
     for answers in (7, 3):
         interrupted(answers, ledger=ledger).close()
     later = synthesizer(ledger=ledger)
@@ -252,12 +219,14 @@ def test_the_newest_run_is_continued(ledger: str) -> None:
 
 
 def test_runs_of_one_plan_are_told_apart_by_their_names(ledger: str) -> None:
-    with dpf.BudgetLedger.open(ledger) as opened:
-        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
-    for _ in "ab":  # the second time each night is there for nothing
-        for night in ("night 1", "night 2"):
-            with synthesizer(ledger=ledger) as made:
-                assert len(made.generate_all(resume=night)) == 2
+    open_large(ledger)
+    made = synthesizer(ledger=ledger)
+    nights = {name: made.generate_all(resume=name) for name in ("night 1", "night 2")}
+    one, two = ({each.certificate for each in night} for night in nights.values())
+    assert one.isdisjoint(two)
+    assert made.generate_all(resume="night 1") == nights["night 1"]
+    with synthesizer(ledger=ledger) as later:  # to which each night is there for nothing
+        assert {name: later.generate_all(resume=name) for name in nights} == nights
     assert acts(ledger).count("reserve") == 4
     assert not synthesizer(ledger=ledger).unfinished
 
@@ -357,23 +326,26 @@ def test_texts_of_two_runs_cost_the_sum_of_both(ledger: str) -> None:
 
 
 def test_a_text_whose_record_came_late_is_its_own_runs(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, failures = Account.record_release, ["once"]
-
-    def busy(self: Account, *arguments: Any) -> Any:
-        if failures:
-            raise dpf.LedgerError(failures.pop())
-        return record(self, *arguments)
-
-    monkeypatch.setattr(Account, "record_release", busy)
-    free = replace(TASK, labels=None)
-    made = synthesizer(
-        task=free, ledger=ledger, labels=["refund", "delivery"], budget=dpf.PrivacyBudget(2.0, 1e-5)
-    )
+    fails_once(monkeypatch, "record_release", after=False)
+    free, budget = replace(TASK, labels=None), dpf.PrivacyBudget(2.0, 1e-5)
+    made = synthesizer(task=free, ledger=ledger, labels=["refund", "delivery"], budget=budget)
     account(ledger).change_budget(dpf.PrivacyBudget(9.0, 1e-4))
-    with pytest.raises(dpf.LedgerError, match="once"):
+    with pytest.raises(dpf.LedgerError, match="locked"):
         made.generate_all(resume="a")
     made.generate("delivery")  # which records the other label's text, too
     assert len({one.certificate.run for one in made.generate_all(resume="b") if one.certificate}) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_ledger_that_fails_in_the_middle_leaves_a_run_that_the_same_synthesizer_continues(
+    ledger: str, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    interrupted(7, ledger=ledger).close()
+    later = synthesizer(ledger=ledger)
+    fails_once(monkeypatch, "resume", after=after)
+    with pytest.raises(dpf.LedgerError):
+        later.generate_all(resume=True)
+    assert [one.text for one in later.generate_all(resume=True)] == ["my parcel is late"] * 2
 
 
 @pytest.mark.parametrize("private", [True, False])
@@ -425,6 +397,12 @@ def test_a_row_that_was_changed_behind_the_ledgers_back_is_refused(
     assert not dpf.open_account(ledger, "tickets").verify().ok
 
 
+def open_large(url: str, **words: Any) -> None:
+    """An account with room for several runs."""
+    with dpf.BudgetLedger.open(url) as opened:
+        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3), **words)
+
+
 def long_account(url: str) -> None:
     """One whose history is too long to be verified before each act."""
     with dpf.BudgetLedger.open(url) as opened:
@@ -442,20 +420,17 @@ def test_a_cancelled_plan_that_was_put_back_is_not_resumed(
         def next_token_logprobs(self, *_: Any) -> Any:
             raise self.error
 
-    made, rows = synthesizer(Gone(), ledger=ledger), list[tuple[Any, ...]]()
-    cancel = Account.cancel
+    cancel, kept = Account.cancel, list[tuple[Any, ...]]()
 
     def copied(self: Account, entry: int) -> None:
-        with closing(sqlite3.connect(tmp_path / "budget.db")) as file:
-            rows.extend(file.execute("SELECT * FROM dpfewshot_entry WHERE id = ?", (entry,)).fetchall())
+        kept.extend(rows(tmp_path / "budget.db", f"SELECT * FROM dpfewshot_entry WHERE id = {entry}"))  # noqa: S608
         cancel(self, entry)
 
     monkeypatch.setattr(Account, "cancel", copied)
-    with pytest.raises(dpf.BackendError):
-        made.generate_all()
+    interrupted(Gone(), ledger=ledger)
     with closing(sqlite3.connect(tmp_path / "budget.db")) as file, file:
-        places = ", ".join("?" * len(rows[0]))
-        file.execute(f"REPLACE INTO dpfewshot_entry VALUES ({places})", rows[0])  # noqa: S608
+        places = ", ".join("?" * len(kept[0]))
+        file.execute(f"REPLACE INTO dpfewshot_entry VALUES ({places})", kept[0])  # noqa: S608
     later = synthesizer(ledger=ledger)
     with pytest.raises(dpf.LedgerError, match="changed behind the ledger's back"):
         later.generate_all(resume=True)
@@ -469,7 +444,8 @@ def test_a_text_that_somebody_put_into_the_row_is_not_handed_out(ledger: str, tm
         [number, row] = file.execute(
             "SELECT id, progress FROM dpfewshot_entry WHERE progress LIKE '%my parcel is late%'"
         ).fetchone()
-        [kept] = [entry for entry in account_rows(ledger) if entry["id"] == number]
+        entries = dpf.open_account(ledger, "tickets").snapshot().entries
+        [kept] = [entry for entry in entries if entry["id"] == number]
         forged = row.replace("my parcel is late", "call 555-0100")
         told = replace(draws_of(kept) or DrawCounts(0, ""), progress=forged)
         file.execute(
@@ -479,44 +455,6 @@ def test_a_text_that_somebody_put_into_the_row_is_not_handed_out(ledger: str, tm
     with pytest.raises(dpf.LedgerError, match="changed behind the ledger's back"):
         synthesizer(ledger=ledger).generate_all(resume=True)
     assert "does not hold the demonstrations" in str(dpf.open_account(ledger, "tickets").verify().problems)
-
-
-def account_rows(url: str) -> list[dict[str, Any]]:
-    return dpf.open_account(url, "tickets").snapshot().entries
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_a_ledger_that_fails_in_the_middle_leaves_a_run_that_the_same_synthesizer_continues(
-    ledger: str, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    interrupted(7, ledger=ledger).close()
-    later, resume, calls = synthesizer(ledger=ledger), Account.resume, list[int]()
-
-    def once(self: Account, claims: Any) -> Any:
-        calls.append(len(claims))
-        if len(calls) == 1 and not after:
-            raise dpf.LedgerError("locked")
-        found = resume(self, claims)
-        if len(calls) == 1:
-            raise dpf.LedgerError("the answer was lost")
-        return found
-
-    monkeypatch.setattr(Account, "resume", once)
-    with pytest.raises(dpf.LedgerError):
-        later.generate_all(resume=True)
-    assert [one.text for one in later.generate_all(resume=True)] == ["my parcel is late"] * 2
-
-
-def test_another_name_is_another_run_of_the_same_synthesizer(ledger: str) -> None:
-    with dpf.BudgetLedger.open(ledger) as opened:
-        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
-    made = synthesizer(ledger=ledger)
-    monday, tuesday = made.generate_all(resume="monday"), made.generate_all(resume="tuesday")
-    assert {one.certificate for one in monday}.isdisjoint({one.certificate for one in tuesday})
-    assert made.generate_all(resume="monday") == monday
-
-
-# ---- any course of interruptions -------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -562,8 +500,6 @@ def test_any_interruptions_draw_no_more_than_was_planned(
     assert all(number <= plan.steps for number in drawn.values())
     assert acts(url).count("release") == seen.total()  # each once, none made twice
 
-
-# ---- kill -9 ---------------------------------------------------------------------------------------------
 
 DRAWS = 4
 
@@ -624,8 +560,7 @@ def url(folder: Path) -> str:
 def folder_with_ledger(parent: Path, name: str) -> Path:
     folder = parent / name
     folder.mkdir()
-    with dpf.BudgetLedger.open(url(folder)) as opened:
-        opened.create("tickets", dpf.PrivacyBudget(20.0, 1e-3))
+    open_large(url(folder))
     return folder
 
 

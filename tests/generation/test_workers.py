@@ -1,7 +1,5 @@
 """`generate_all(executor=...)`: what a death, a copy or a failure costs, and that it costs no more."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import threading
@@ -33,6 +31,8 @@ TEXT = "my parcel is late"
 OPTIONS: dict[str, Any] = {"prompts_per_draw": 100, "labels": ["refund", "delivery"]}
 KEY = "sk-hunter2"
 GONE = dpf.BackendError("the server is gone", retryable=True)
+SHUT_DOWN = ThreadPoolExecutor(1)
+SHUT_DOWN.shutdown()
 
 
 @pytest.fixture
@@ -92,24 +92,15 @@ def dies(pool: fleet.Remote, *numbers: int) -> Callable[[int], None]:
     return hook
 
 
-# ---- a worker dies ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [1, 3, 5])
-def test_a_death_costs_one_draw_and_another_worker_continues(url: str, remote: fleet.Remote, at: int) -> None:
-    with refunds(url) as made:
+@pytest.mark.parametrize(("at", "planned"), [(1, PLANNED), (3, PLANNED), (5, PLANNED), (3, 64)])
+def test_a_death_costs_one_draw_and_another_worker_continues(
+    url: str, remote: fleet.Remote, at: int, planned: int
+) -> None:
+    with refunds(url, max_tokens=planned) as made:
         [one] = made.generate_all(executor=remote, worker_backend=fleet.hooked(dies(remote, at)))
     assert one.text == TEXT
-    assert draws_left(url) == [PLANNED - TOKENS - 1]
+    assert draws_left(url) == [planned - TOKENS - 1]
     assert acts(url) == {"create": 1, "reserve": 1, "charge": 1, "resume": 2, "release": 1, "settle": 1}
-
-
-def test_a_death_costs_the_draw_in_progress(url: str, remote: fleet.Remote) -> None:
-    planned = 64
-    with refunds(url, max_tokens=planned) as made:
-        [one] = made.generate_all(executor=remote, worker_backend=fleet.hooked(dies(remote, 3)))
-    assert one.text == TEXT
-    assert draws_left(url) == [planned - 1 - TOKENS]
 
 
 def test_a_worker_that_was_taken_for_dead_draws_no_more(url: str, remote: fleet.Remote) -> None:
@@ -175,9 +166,6 @@ def test_a_label_whose_draws_died_leaves_the_other_labels_running(url: str, remo
     assert [one.text for one in told] == [TEXT]
 
 
-# ---- copies of a task ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_task_that_is_run_twice_draws_once(url: str, copied: bool) -> None:
     with fleet.Twice(remote=copied) as pool, synthesizer(url, shots_per_label=2) as made:
@@ -199,29 +187,22 @@ def test_a_task_that_is_run_again_after_it_failed_continues(url: str, copied: bo
     assert draws_left(url) == [2 * (PLANNED - TOKENS) - 1]
 
 
-def test_a_copy_that_comes_late_draws_nothing(url: str, remote: fleet.Remote) -> None:
+def test_a_late_copy_draws_nothing_and_a_plan_that_states_less_than_it_costs_is_refused(
+    url: str, remote: fleet.Remote
+) -> None:
     with refunds(url) as made:
         made.generate_all(executor=remote, worker_backend=fleet.sure)
     before = acts(url), draws_left(url)
-    assert make_stratum(pickle.loads(remote.tasks[0])) is None  # noqa: S301 - our own
-    assert (acts(url), draws_left(url)) == before
-
-
-def test_a_worker_refuses_a_plan_that_states_less_than_it_costs(url: str, remote: fleet.Remote) -> None:
-    with refunds(url) as made:
-        made.generate_all(executor=remote, worker_backend=fleet.sure)
-    before = acts(url)
     task = pickle.loads(remote.tasks[0])  # noqa: S301 - our own
+    assert make_stratum(task) is None
     plan = task.arguments["plan"]
     [stratum] = plan.strata
     cheap = type(stratum.cost)(stratum.cost.epsilon // 2, stratum.cost.delta)
-    for lie in (
-        replace(stratum, noise_multiplier=stratum.noise_multiplier / 2),
-        replace(stratum, cost=cheap),
-    ):
-        lying = replace(task, arguments=task.arguments | {"plan": replace(plan, strata=(lie,))})
-        assert isinstance(make_stratum(lying), dpf.InvalidPlan)
-    assert acts(url) == before
+    for lie in ({"noise_multiplier": stratum.noise_multiplier / 2}, {"cost": cheap}):
+        lying = replace(plan, strata=(replace(stratum, **lie),))
+        refused = make_stratum(replace(task, arguments=task.arguments | {"plan": lying}))
+        assert isinstance(refused, dpf.InvalidPlan)
+    assert (acts(url), draws_left(url)) == before
 
 
 def test_a_plan_beyond_the_budget_is_refused_with_what_is_left(url: str, remote: fleet.Remote) -> None:
@@ -233,23 +214,15 @@ def test_a_plan_beyond_the_budget_is_refused_with_what_is_left(url: str, remote:
     assert acts(url) == {"create": 1}
 
 
-# ---- which backend ---------------------------------------------------------------------------------------
+class Told(Sentence):
+    """A model that says which one it is, or names the form of its weights."""
 
-
-class Formed(Sentence):
-    """A model that names the form of its weights."""
-
-    def __init__(self, weights: str) -> None:
+    def __init__(self, **facts: str) -> None:
         super().__init__(sure=0.999999)
-        self.weights = weights
+        vars(self).update(facts)
 
 
-class Named(Sentence):
-    """A model that says which one it is."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(sure=0.999999)
-        self.model_identity = f"sha256:{name}"
+IDENTITY, OTHER = ({"model_identity": f"sha256:{name}"} for name in ("ab", "cd"))
 
 
 @pytest.mark.parametrize(
@@ -257,8 +230,8 @@ class Named(Sentence):
     [
         (fleet.sure, fleet.OtherModel, "public prompt.* same model"),
         (fleet.sure, fleet.Mixing, "nothing is drawn"),
-        (partial(Formed, "file"), partial(Formed, "bf16"), "worker's model has weights='bf16'.*='file'"),
-        (partial(Named, "ab"), partial(Named, "cd"), "worker's model is sha256:cd, and the .* sha256:ab"),
+        (partial(Told, weights="file"), partial(Told, weights="bf16"), "has weights='bf16'.*='file'"),
+        (partial(Told, **IDENTITY), partial(Told, **OTHER), "model is sha256:cd, and the .* sha256:ab"),
     ],
     ids=["tokens", "mixing", "weights", "identity"],
 )
@@ -271,19 +244,17 @@ def test_a_worker_refuses_another_model_before_a_draw(
     assert made.spent.epsilon == 0
 
 
-def broken() -> Sentence:
-    raise RuntimeError("no model")
-
-
 def test_a_factory_that_fails_leaves_its_worker_fit_for_the_next_run() -> None:
     with ThreadPoolExecutor(1) as pool:
-        for worker_backend in (fleet.sure, broken, fleet.sure):
-            run = partial(refunds().generate_all, executor=pool, worker_backend=worker_backend)
-            if worker_backend is broken:
-                with pytest.raises(dpf.BackendError, match="RuntimeError"):
-                    run()
-            else:
-                assert [one.token_count for one in run()] == [TOKENS]
+
+        def run(worker_backend: Any) -> list[int]:
+            made = refunds().generate_all(executor=pool, worker_backend=worker_backend)
+            return [one.token_count for one in made]
+
+        assert run(fleet.sure) == [TOKENS]
+        with pytest.raises(dpf.BackendError, match="RuntimeError"):
+            run(partial(failing, "no model"))
+        assert run(fleet.sure) == [TOKENS]
 
 
 class FindsItselfVariant(Sentence):
@@ -307,18 +278,19 @@ def test_a_backend_that_finds_itself_variant_at_a_public_answer_draws_nothing(ha
     assert backend.private_answers == 0
 
 
-@pytest.mark.parametrize("own", ["server", "model"])
-def test_workers_never_make_clients_of_their_own_of_a_server(threads: Executor, own: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "own"), [("threads", "server"), ("threads", "model"), ("process", "server")]
+)
+def test_workers_of_a_server_are_threads_and_never_make_clients_of_their_own(
+    url: str, engine: str, own: str, request: pytest.FixtureRequest
+) -> None:
+    executor = request.getfixturevalue(engine)
     with scripted(LlamaServer(slots=1)) as served:  # type: ignore[no-untyped-call]
         client = partial(dpf.backends.OpenAICompatible, served.base_url, "served")
-        with client() as backend:
-            made = synthesizer(None, backend if own == "server" else None)
+        with client() as backend, synthesizer(url, backend if own == "server" else None) as made:
             with pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"):
-                made.generate_all(executor=threads, worker_backend=client)
+                made.generate_all(executor=executor, worker_backend=client if engine == "threads" else None)
             assert made.spent.epsilon == 0
-
-
-# ---- what cannot be sent ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -338,16 +310,6 @@ def test_what_processes_cannot_have_is_one_clear_error_and_costs_nothing(
     assert made.spent.epsilon == 0
 
 
-def test_processes_of_a_server_are_told_to_be_threads(url: str, process: Executor) -> None:
-    with (
-        scripted(LlamaServer(slots=1)) as served,  # type: ignore[no-untyped-call]
-        dpf.backends.OpenAICompatible(served.base_url, "served") as backend,
-        synthesizer(url, backend) as made,
-        pytest.raises(dpf.InvalidPlan, match="ThreadPoolExecutor"),
-    ):
-        made.generate_all(executor=process)
-
-
 def test_ctrl_c_in_a_worker_ends_it_between_two_tokens_and_costs_no_draw(url: str, process: Executor) -> None:
     with refunds(url) as made, pytest.raises(dpf.BackendError, match="interrupted") as raised:
         made.generate_all(executor=process, worker_backend=fleet.interrupted)
@@ -360,23 +322,19 @@ def test_ctrl_c_in_a_worker_ends_it_between_two_tokens_and_costs_no_draw(url: st
 
 
 @pytest.mark.parametrize(
-    ("executor", "words"), [(7, "int, which has no submit"), (ThreadPoolExecutor, "class ThreadPoolExecutor")]
+    ("options", "kind", "words"),
+    [
+        ({"executor": 7}, dpf.InvalidPlan, "int, which has no submit"),
+        ({"executor": ThreadPoolExecutor}, dpf.InvalidPlan, "class ThreadPoolExecutor"),
+        ({"worker_backend": fleet.sure}, dpf.InvalidPlan, "executor="),
+        ({"executor": SHUT_DOWN}, dpf.BackendError, "shut down"),
+    ],
 )
-def test_what_is_no_executor_is_refused(executor: Any, words: str) -> None:
-    with pytest.raises(dpf.InvalidPlan, match=words):
-        synthesizer().generate_all(executor=executor)
-
-
-def test_worker_backend_without_executor_is_refused() -> None:
-    with pytest.raises(dpf.InvalidPlan, match="executor="):
-        synthesizer().generate_all(worker_backend=fleet.sure)
-
-
-def test_an_executor_that_was_shut_down_costs_nothing() -> None:
-    pool = ThreadPoolExecutor(1)
-    pool.shutdown()
-    with synthesizer() as made, pytest.raises(dpf.BackendError, match="shut down"):
-        made.generate_all(executor=pool)
+def test_what_is_no_executor_or_was_shut_down_is_refused_and_costs_nothing(
+    options: dict[str, Any], kind: Any, words: str
+) -> None:
+    with synthesizer() as made, pytest.raises(kind, match=words):
+        made.generate_all(**options)
     assert made.spent.epsilon == 0
 
 
@@ -433,23 +391,24 @@ def test_a_ledger_that_does_not_answer_after_a_worker_loses_nothing(
     assert draws_left(url) == [PLANNED - TOKENS]
 
 
-# ---- errors, cancellation and closing --------------------------------------------------------------------
-
-
 def test_an_error_of_a_worker_is_that_of_a_local_run_and_holds_nothing_private(
     url: str, engine: Executor
 ) -> None:
-    raised = []
+    raised = set()
     remotely: dict[str, Any] = {"executor": engine, "worker_backend": fleet.Failing}
     for options in ({}, remotely):
         with synthesizer(url, fleet.Failing()) as made, pytest.raises(dpf.BackendError) as caught:
             made.generate_all(**options)
-        raised.append(caught.value)
+        raised.add(str(caught.value))
         assert fleet.SECRET not in collected(caught.value)
-        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-        assert "ticket number" not in "".join(told.format())
+        told = with_locals(caught.value)  # before the assertion has a local of its own
+        assert "ticket number" not in told
         url += "2"
-    assert str(raised[0]) == str(raised[1])
+    assert len(raised) == 1
+
+
+def with_locals(error: BaseException) -> str:
+    return "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
 
 
 def failing(secret: str) -> Sentence:
@@ -457,6 +416,7 @@ def failing(secret: str) -> Sentence:
 
 
 def run_with_key(made: dpf.Synthesizer, executor: Any, *, asynchronous: bool) -> None:
+    """None of its own variables holds the key."""
     if asynchronous:
         asyncio.run(made.agenerate_all(executor=executor, worker_backend=partial(failing, KEY)))
     else:
@@ -468,10 +428,9 @@ def run_with_key(made: dpf.Synthesizer, executor: Any, *, asynchronous: bool) ->
 def test_no_variable_of_a_traceback_holds_the_key_of_a_workers_backend(
     executor: Any, asynchronous: bool
 ) -> None:
-    made = synthesizer()
-    with ThreadPoolExecutor(1) as pool, made, pytest.raises(dpf.DPFewShotError) as raised:
+    with ThreadPoolExecutor(1) as pool, synthesizer() as made, pytest.raises(dpf.DPFewShotError) as raised:
         run_with_key(made, pool if executor == "pool" else executor, asynchronous=asynchronous)
-    told = "".join(traceback.TracebackException.from_exception(raised.value, capture_locals=True).format())
+    told = with_locals(raised.value)
     assert KEY not in told
 
 
@@ -479,10 +438,14 @@ class Hours:
     """A hook of workers with hours of work, which count their draws."""
 
     def __init__(self, at: int = 0, event: Callable[[], object] = lambda: None) -> None:
-        self.drawn = 0
-        self.at = at
-        self.event = event
+        self.drawn, self.at, self.event = 0, at, event
         self.lock = threading.Lock()
+
+    def few(self) -> bool:
+        """Whether far fewer were drawn than were asked for, and no more are."""
+        drawn = self.drawn
+        time.sleep(0.1)
+        return self.drawn == drawn < 2 * SHOTS * TOKENS / 3
 
     def __call__(self, _: int) -> None:
         with self.lock:
@@ -501,10 +464,7 @@ def test_one_failure_stops_the_others(url: str, engine: Executor) -> None:
     hook = Hours(8, fails_now)
     with synthesizer(url, shots_per_label=SHOTS) as made, pytest.raises(dpf.BackendError, match="gone"):
         made.generate_all(executor=engine, worker_backend=fleet.hooked(hook))
-    drawn = hook.drawn
-    assert drawn < 2 * SHOTS * TOKENS / 3
-    time.sleep(0.1)
-    assert hook.drawn == drawn
+    assert hook.few()
 
 
 class Late(fleet.Remote):
@@ -541,27 +501,19 @@ def test_a_cancelled_run_ends_with_its_draws_and_another_resumes_it(
 
     with synthesizer(url, **options) as made:
         asyncio.run(cancelled(made))
-        drawn = hook.drawn
-        assert drawn < 2 * SHOTS * TOKENS / 3
-        time.sleep(0.1)
-        assert hook.drawn == drawn
+        assert hook.few()
     with synthesizer(url, **options) as made:
         assert [one.text for one in made.generate_all(resume=True)] == [TEXT] * 2 * SHOTS
     assert all(left >= SHOTS * (PLANNED - TOKENS) - 2 for left in draws_left(url))
 
 
 def test_closing_ends_a_run(url: str, engine: Executor) -> None:
-    closing: list[threading.Thread] = []
-
-    def close() -> None:
-        closing.append(threading.Thread(target=made.close))
-        closing[0].start()
-
-    hook = Hours(8, close)
     made = synthesizer(url, shots_per_label=SHOTS)
+    closing = threading.Thread(target=made.close)
+    hook = Hours(8, closing.start)
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
         made.generate_all(executor=engine, worker_backend=fleet.hooked(hook))
-    closing[0].join(fleet.SECONDS)
+    closing.join(fleet.SECONDS)
     drawn = hook.drawn
     assert drawn < 2 * SHOTS * TOKENS / 2
     with pytest.raises(dpf.BudgetExceeded, match="closed"):
@@ -583,9 +535,6 @@ def test_an_error_of_the_callers_callback_ends_the_run(url: str, engine: Executo
     with synthesizer(url) as made:
         assert len(made.generate_all(resume=True)) == 2
     assert PLANNED - TOKENS in draws_left(url)
-
-
-# ---- resuming, and who is told ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("later", ["alone", "executor"])

@@ -1,7 +1,6 @@
 """AdaDPSyn: a step beside its meaning, its noisy queries, and the presets."""
 
-from __future__ import annotations
-
+import functools
 import math
 import random
 from dataclasses import replace
@@ -19,21 +18,18 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import AdaDPSyn, Draws, RowChange
 from dpfewshot.mechanisms.adadpsyn import EPSILONS, LARGEST_RADIUS, RADIUS_QUERIES, TASKS, published
 from dpfewshot.mechanisms.gaussian import nearest_distribution, noise_scale
-from tests.support import inside, twins
+from tests.support import inside, sensitivity, twins
 
 GRID, COUNT_GRID = _core.grid, _core.count_grid
 TINY = 1e-6
 WIDTH = 8
 Matrix = NDArray[np.float32]
-changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
+changes = pytest.mark.parametrize("row_change", RowChange)
+certain = functools.partial(sensitivity.certain, width=WIDTH)
 
 
 def draws(prompts: int = 10, row_change: RowChange = RowChange.ADDED, tokens_per_draw: int = 1) -> Draws:
     return Draws(0.1, 3, tokens_per_draw, prompts, row_change)
-
-
-def certain(*tokens: int) -> Matrix:
-    return np.where(np.arange(WIDTH) == np.array(tokens)[:, np.newaxis], 0, -np.inf).astype(np.float32)
 
 
 def around(token: int, count: int, spread: float = 0.1, seed: int = 0) -> Matrix:
@@ -53,7 +49,7 @@ def token(
 def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.int64]:
     """Algorithms 1, 3, 4 and 5 as one reads them, in NumPy and Python, with the multipliers as they are."""
     size = -(-8 * plan.prompts // 10)
-    replaced = plan.row_change is RowChange.REPLACED
+    moved = plan.row_change.rows
 
     def noise(multiplier: float, squared: Fraction | int, grid: int, count: int) -> NDArray[np.int64]:
         return _core.rounded_normals(noise_scale(multiplier, squared, grid), count, source)
@@ -67,10 +63,8 @@ def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.i
         low, high = (low, middle) if enough.any() else (middle, high)
     radius = (low + high) / 2
 
-    deviation = noise_scale(mechanism.mean_multiplier, 2 if replaced else 1, GRID)
-    mean = twins.sum_of_probabilities(rows) + noise(
-        mechanism.mean_multiplier, 2 if replaced else 1, GRID, WIDTH
-    )
+    deviation = noise_scale(mechanism.mean_multiplier, moved, GRID)
+    mean = twins.sum_of_probabilities(rows) + noise(mechanism.mean_multiplier, moved, GRID, WIDTH)
     ball = math.sqrt(2) / 2
     for _ in range(mechanism.rounds):
         smaller = radius + mechanism.noise_margin * math.sqrt(WIDTH) * deviation / GRID / plan.prompts
@@ -82,7 +76,7 @@ def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.i
         if count < mechanism.coverage_share * plan.prompts * COUNT_GRID:
             break
         ball = smaller
-        squared = Fraction(math.floor(Fraction(ball) * GRID) * (2 if replaced else 1), GRID) ** 2
+        squared = Fraction(math.floor(Fraction(ball) * GRID) * moved, GRID) ** 2
         deviation = noise_scale(mechanism.mean_multiplier, squared, GRID)
         mean = plan.prompts * centre + twins.sum_around(rows, centre, ball)
         mean = mean + noise(mechanism.mean_multiplier, squared, GRID, WIDTH)
@@ -110,12 +104,9 @@ def test_a_step_is_what_the_algorithm_says(row_change, seed: int, sigma: float, 
 def exact_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """No noise on L: it is at most t, so the least noise decides whether it reaches t."""
 
-    class Distances:
-        def __init__(self, rows: Matrix) -> None:
-            self.rows = twins.Distances(rows)
-
+    class Distances(twins.Distances):
         def noisy_scores(self, radii, size: int, _scale: int, _source) -> list[int]:
-            return [score * COUNT_GRID for score in self.rows.scores(radii, size)]
+            return [score * COUNT_GRID for score in self.scores(radii, size)]
 
     monkeypatch.setattr(_core, "Distances", Distances)
 
@@ -157,44 +148,6 @@ def test_the_noise_of_a_cluster_is_a_fraction_of_the_first() -> None:
         return float(np.sqrt(np.mean(np.square(np.array(found, dtype=np.float64)))))
 
     assert error(mechanism) < 0.2 * error(once)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"rounds": 0},
-        {"rounds": -1},
-        {"rounds": 1.5},
-        {"rounds": True},
-        {"radius_multiplier": 0},
-        {"mean_multiplier": -1.0},
-        {"coverage_multiplier": math.inf},
-        {"noise_margin": -0.1},
-        {"noise_margin": math.nan},
-        {"cluster_share": 0},
-        {"cluster_share": 1.1},
-        {"coverage_share": -0.1},
-        {"coverage_share": 1.1},
-        {"top_k": 0},
-        {"top_k": 9},
-        {"temperature": -1},
-        {"top_p": 0},
-    ],
-)
-def test_settings_outside_their_ranges_are_refused(setting) -> None:
-    with pytest.raises(InvalidPlan, match=next(iter(setting))):
-        AdaDPSyn(**{"top_k": None} | setting).check(WIDTH)
-    AdaDPSyn(top_k=WIDTH).check(WIDTH)
-
-
-@changes
-def test_noise_on_the_mean_is_that_of_the_first(row_change: RowChange) -> None:
-    used = AdaDPSyn().scaled(0.8).mean_multiplier
-    wanted = used / 40 * (1 if row_change is RowChange.ADDED else math.sqrt(2))
-    assert AdaDPSyn().noise_on_mean(draws(40, row_change), 0.8) == pytest.approx(wanted)
-
-
-# ---- the noisy queries: how many there are, and the noise of each ------------------------------------------
 
 
 multipliers = st.floats(0.05, 50)
@@ -267,7 +220,7 @@ def test_every_query_has_its_noise(monkeypatch: pytest.MonkeyPatch, row_change: 
     inside.good_radius(release, around(3, 20))
     inside.refined_mean(release, around(3, 20), 0.1)
     used = mechanism.scaled(0.7)
-    moved = 1 if row_change is RowChange.ADDED else 2
+    moved = row_change.rows
     scores, first, *rounds = recorder.asked[:6], *recorder.asked[6:]
     assert scores == [("score of 16", noise_scale(used.radius_multiplier, 32**2, COUNT_GRID))] * 6
     assert first == ("noisy_sum_of_probabilities", noise_scale(used.mean_multiplier, moved, GRID))
@@ -321,9 +274,6 @@ def test_a_step_asks_as_often_as_the_paper_counts() -> None:
     assert [asked.queries.count(multiplier) for multiplier in (10, 3, 1)] == [RADIUS_QUERIES, 2, 3]
     assert asked.step_multiplier == pytest.approx((6 / 10**2 + 2 / 3**2 + 3) ** -0.5)
     assert AdaDPSyn(10, 1.23, 3, 1).step_multiplier == pytest.approx(0.81839, abs=5e-6)
-
-
-# ---- presets -----------------------------------------------------------------------------------------------
 
 
 def test_presets_are_the_papers_rows() -> None:

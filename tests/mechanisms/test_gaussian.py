@@ -1,7 +1,5 @@
 """The Gaussian mechanism, and what all mechanisms with Gaussian noise share: scale, event, decoding."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from fractions import Fraction
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
@@ -32,15 +29,6 @@ from dpfewshot.mechanisms.gaussian import noise_scale
 PUBLIC = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], dtype=np.float32))
 DRAWS = Draws(sampling_rate=0.1, steps=2, tokens_per_draw=1, prompts=40, row_change=RowChange.ADDED)
 GROUPED = dataclasses.replace(DRAWS, row_change=RowChange.REPLACED)
-
-
-def token(
-    rows: NDArray[np.float32], noise: float, mechanism: Gaussian | None = None, draws: Draws = DRAWS
-) -> int:
-    release = (mechanism or Gaussian()).start(draws, noise)
-    winner = release.token(rows, PUBLIC, Permit(1, noise))
-    assert winner is not None
-    return winner
 
 
 @given(st.floats(1e-3, 1e5), st.sampled_from([1, 2, Fraction(1, 9)]))
@@ -65,11 +53,6 @@ def test_support_is_the_same_among_equals_and_with_nan() -> None:
     assert likeliest(np.array([np.nan, 0, -1], dtype=np.float32), frozenset(), 2) == [1, 2]
 
 
-def test_noise_on_the_mean() -> None:
-    assert Gaussian().noise_on_mean(DRAWS, 0.8) == pytest.approx(0.02)
-    assert Gaussian().noise_on_mean(GROUPED, 0.8) == pytest.approx(0.02 * math.sqrt(2))
-
-
 def test_less_noise_than_was_charged_for_is_refused() -> None:
     rows = np.zeros((3, 5), dtype=np.float32)
     for release in (Gaussian().start(DRAWS, 0.9), Noiseless(5)):
@@ -88,9 +71,9 @@ def test_grouped_prompts_get_root_two_more_noise(monkeypatch: pytest.MonkeyPatch
         _core, "noisy_sum_of_probabilities", lambda _rows, scale, _source: scales.append(scale) or np.ones(5)
     )
     for draws in (DRAWS, GROUPED):
-        token(np.zeros((1, 5), dtype=np.float32), 0.7, Gaussian(temperature=temperature), draws)
-    assert scales[0] == noise_scale(0.7, 1, _core.grid)
-    assert scales[1] == noise_scale(0.7, 2, _core.grid)
+        release = Gaussian(temperature=temperature).start(draws, 0.7)
+        assert release.token(np.zeros((1, 5), dtype=np.float32), PUBLIC, Permit(1, 0.7)) is not None
+    assert scales == [noise_scale(0.7, moved, _core.grid) for moved in (1, 2)]
     assert scales[1] / scales[0] == pytest.approx(math.sqrt(2), rel=1e-7)
 
 

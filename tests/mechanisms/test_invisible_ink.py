@@ -1,7 +1,5 @@
 """InvisibleInk: Top-k+ candidates and the clip that follows from the budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -55,19 +53,6 @@ def test_tokens_on_one_draw_are_a_product_and_those_of_everybody_compose_one_by_
     assert everybody == Tightest((PoissonBoundedRange(1.0, 1.0, 40), concentrated))
     sigma = calibrate(lambda noise: mechanism.event(some, noise), epsilon=1.0, delta=1e-5)
     assert sigma == pytest.approx(2 / 0.795, rel=2e-3)
-
-
-def test_what_stands_for_noise_is_the_temperature_over_the_clip() -> None:
-    """C is what the records together can lift a token by, and half as much where rows are replaced."""
-    mechanism = InvisibleInk(temperature=0.6)
-    for row_change in RowChange:
-        some = draws(20, row_change)
-        clip = mechanism.start(some, 3.0).clip
-        assert mechanism.noise_on_mean(some, 3.0) == pytest.approx(0.6 / clip, rel=1e-12)
-
-
-def test_the_clip_is_cut_to_the_cores_range() -> None:
-    assert InvisibleInk(temperature=100.0).start(draws(50), 0.5).clip == 1000
 
 
 PUBLIC = np.array([-1.0, -4.0, -2.0, -2.6, -3.0, -9.0], dtype=np.float32)
@@ -126,9 +111,3 @@ def test_without_records_it_is_the_public_softmax_and_with_them_it_moves() -> No
     ]
     assert shares[0] == pytest.approx([0.6, 0.3, 0.1], abs=0.05)
     assert shares[1] == pytest.approx([0.1, 0.3, 0.6], abs=0.05)
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_impossible_temperatures_are_refused(temperature: float) -> None:
-    with pytest.raises(InvalidPlan, match="temperature"):
-        InvisibleInk(temperature=temperature)

@@ -1,7 +1,5 @@
 """The sparse vector around another mechanism: public tokens, halts, and the price of both."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,6 +10,7 @@ from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import (
     Composition,
+    Event,
     PoissonBoundedRange,
     PoissonGaussian,
     PoissonProduct,
@@ -27,6 +26,7 @@ from dpfewshot.mechanisms import (
     FixedSize,
     Gaussian,
     InvisibleInk,
+    Mechanism,
     PrivatePrediction,
     ReportNoisyMax,
     RowChange,
@@ -60,18 +60,12 @@ def started(releases: int = 2, sigma: float = SIGMA):
 
 @pytest.mark.usefixtures("no_noise")
 def test_public_tokens_come_while_private_and_public_agree_and_private_ones_where_not() -> None:
-    release, permit = started(releases=2, sigma=0.001), Permit(10, 0.001)
+    """And a further draw pays for further releases."""
+    release = started(releases=2, sigma=0.001)
     rows = [AGREE, AGREE, DISAGREE, AGREE, DISAGREE, AGREE, DISAGREE]
-    assert [release.token(each, PUBLIC, permit) for each in rows] == [1, 1, 0, 1, 0, None, None]
-
-
-@pytest.mark.usefixtures("no_noise")
-def test_a_further_draw_pays_for_further_releases() -> None:
-    release = started(releases=1, sigma=0.001)
     for _ in range(3):
         permit = Permit(10, 0.001)
-        rows = [AGREE, DISAGREE, AGREE]
-        assert [release.token(each, PUBLIC, permit) for each in rows] == [1, 0, None]
+        assert [release.token(each, PUBLIC, permit) for each in rows] == [1, 1, 0, 1, 0, None, None]
 
 
 @pytest.mark.parametrize("row_change", RowChange)
@@ -124,31 +118,25 @@ def test_distance_of_equals_is_rounding_and_of_opposites_twice_everything() -> N
     assert distance(certain[:1], _core.sum_of_probabilities(certain[1:]), 1) == 2 * _core.grid
 
 
-def test_the_events_are_r_tokens_and_r_tests_a_draw() -> None:
-    tests = PoissonRandomizedResponse(1.0, 1 / SIGMA, 6)
-    event = SparseVector(Gaussian(), 0.5, 2).event(DRAWS, SIGMA)
-    assert event == Composition((PoissonGaussian(1.0, SIGMA, 6), tests))
-    event = SparseVector(ReportNoisyMax(), 0.5, 2).event(DRAWS, SIGMA)
-    assert event == Composition((PoissonRandomizedResponse(1.0, 1 / SIGMA, 6), tests))
-    event = SparseVector(PrivatePrediction(), 0.5, 2).event(DRAWS, SIGMA)
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_the_events_are_r_tokens_and_r_tests_a_draw(rate: float) -> None:
+    """Of some on each draw they are sampled together; those of everybody compose one by one."""
+
+    def priced(mechanism: Mechanism) -> Event:
+        return SparseVector(mechanism, 0.5, 2).event(replace(DRAWS, sampling_rate=rate), SIGMA)
+
+    def and_tests(kind: type, parameter: float) -> Event:
+        count = 2 if rate < 1 else 6
+        queries = kind(1.0, parameter, count), PoissonRandomizedResponse(1.0, 1 / SIGMA, count)
+        return PoissonProduct(rate, queries, 3) if rate < 1 else Composition(queries)
+
+    assert priced(Gaussian()) == and_tests(PoissonGaussian, SIGMA)
+    assert priced(ReportNoisyMax()) == and_tests(PoissonRandomizedResponse, 1 / SIGMA)
+    event = priced(PrivatePrediction())
     assert isinstance(event, Tightest)
     pure, concentrated = event.events
-    assert pure.events[1] == tests
+    assert pure == and_tests(PoissonBoundedRange, 2 / SIGMA)
     assert concentrated.events[1] == ZeroConcentrated(1 / SIGMA**2 / 2, 6)
-    assert [each.steps for each in concentrated.events] == [6, 6]
-
-
-def test_tests_and_tokens_of_a_draw_are_sampled_together() -> None:
-    draws = replace(DRAWS, sampling_rate=0.1)
-    tests = PoissonRandomizedResponse(1.0, 1 / SIGMA, 2)
-    event = SparseVector(Gaussian(), 0.5, 2).event(draws, SIGMA)
-    assert event == PoissonProduct(0.1, (PoissonGaussian(1.0, SIGMA, 2), tests), 3)
-    event = SparseVector(ReportNoisyMax(), 0.5, 2).event(draws, SIGMA)
-    assert event == PoissonProduct(0.1, (PoissonRandomizedResponse(1.0, 1 / SIGMA, 2), tests), 3)
-    event = SparseVector(PrivatePrediction(), 0.5, 2).event(draws, SIGMA)
-    assert isinstance(event, Tightest)
-    amplified, concentrated = event.events
-    assert amplified == PoissonProduct(0.1, (PoissonBoundedRange(1.0, 2 / SIGMA, 2), tests), 3)
     assert [each.steps for each in concentrated.events] == [6, 6], "zCDP is not amplified, so it counts all"
 
 
@@ -209,29 +197,11 @@ def test_draws_for_which_nothing_is_proved_are_refused(draws: Draws, message: st
             ask(draws, SIGMA)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"threshold": 0.0},
-        {"threshold": 2.01},
-        {"threshold": float("nan")},
-        {"releases": 0},
-        {"test_share": 0.0},
-        {"test_share": 1.0},
-        {"mechanism": SparseVector(Gaussian(), 0.5, 2)},
-    ],
-)
-def test_settings_outside_their_range_are_refused(settings) -> None:
-    with pytest.raises(InvalidPlan):
-        SparseVector(**{"mechanism": Gaussian(), "threshold": 0.5, "releases": 2} | settings)
-
-
 def test_it_speaks_for_the_mechanism_that_it_wraps() -> None:
     wrapped = SparseVector(InvisibleInk(top_k=7), 0.5, 2)
     assert wrapped.name == "sparse-vector invisible-ink"
     assert wrapped.top_k == 7
-    assert SparseVector(ReportNoisyMax(), 0.5, 2).noise_on_mean(DRAWS, SIGMA) is None
-    some = replace(DRAWS, sampling_rate=0.1)
-    assert SparseVector(Gaussian(), 0.5, 2).noise_on_mean(some, SIGMA) == SIGMA / PROMPTS
     with pytest.raises(InvalidPlan, match="top_k"):
         wrapped.check(6)
+    with pytest.raises(InvalidPlan, match="wraps a mechanism that releases every token"):
+        SparseVector(wrapped, 0.5, 2)

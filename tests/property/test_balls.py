@@ -1,5 +1,6 @@
 """Counts in balls and GoodRadius' score, in integers: their bounds, inputs that reach them, and the twin."""
 
+import functools
 import math
 from types import ModuleType
 
@@ -8,35 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from numpy.typing import NDArray
 
 from dpfewshot import _core
-from tests.support import twins
+from tests.support import sensitivity, twins
+from tests.support.sensitivity import GRID, INF, Matrix, adversarial, cores, stacked
 
-GRID = _core.grid
-INF = math.inf
 RADII = (0.0, 1e-9, 0.05, 0.35, 0.5, math.sqrt(2) / 2, 1.0, math.sqrt(2))
 WIDTH = 5
-
-Matrix = NDArray[np.float32]
-
-cores = pytest.mark.parametrize("core", [_core, twins], ids=["compiled", "twin"])
-adversarial = st.one_of(
-    st.floats(width=32),
-    st.sampled_from([math.nan, INF, -INF, 0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, -103.9, 88.7]),
-    st.floats(-3, 0, width=32),
-)
+certain = functools.partial(sensitivity.certain, width=20)
 
 
-@st.composite
-def rows(draw: st.DrawFn, width: int = WIDTH) -> Matrix:
+def rows() -> st.SearchStrategy[Matrix]:
     """Any floats, a certain token, or one of a few nearby answers: balls hold some rows and not others."""
-    shape = draw(st.sampled_from(["any", "certain", "near", "near"]))
-    if shape == "any":
-        return draw(npst.arrays(np.float32, width, elements=adversarial))
-    if shape == "certain":
-        return np.where(np.arange(width) == draw(st.integers(0, width - 1)), 0, -INF).astype(np.float32)
-    return np.float32(0.4) * draw(npst.arrays(np.int8, width, elements=st.integers(-3, 3))).astype(np.float32)
+    floats = npst.arrays(np.float32, WIDTH, elements=adversarial | st.floats(-3, 0, width=32))
+    tokens = st.integers(0, WIDTH - 1).map(lambda token: sensitivity.certain(token, width=WIDTH)[0])
+    near = npst.arrays(np.int8, WIDTH, elements=st.integers(-3, 3)).map(lambda row: np.float32(0.4) * row)
+    return st.sampled_from([floats, tokens, near, near]).flatmap(lambda shape: shape)
 
 
 matrices = st.lists(rows(), max_size=8).map(lambda m: np.array(m, dtype=np.float32).reshape(-1, WIDTH))
@@ -44,10 +32,6 @@ centres = rows().map(lambda row: _core.sum_of_probabilities(row[np.newaxis]))
 neighbours = st.tuples(matrices, rows(), rows())
 radii = st.sampled_from(RADII)
 sizes = st.integers(1, 9)
-
-
-def stacked(matrix: Matrix, *more: Matrix) -> Matrix:
-    return np.concatenate([matrix, *(row[np.newaxis] for row in more)])
 
 
 def score(core: ModuleType, matrix: Matrix, radius: float, size: int) -> int:
@@ -100,12 +84,6 @@ def test_one_row_moves_the_score_by_less_than_twice_the_size(
     assert abs(one - two) <= 2 * size - 1
 
 
-def certain(*tokens: int, width: int = 20) -> Matrix:
-    matrix = np.full((len(tokens), width), -INF, dtype=np.float32)
-    matrix[np.arange(len(tokens)), list(tokens)] = 0
-    return matrix
-
-
 def star(points: int) -> tuple[Matrix, float]:
     """Rows that are far from each other, a last one in the middle of them all, and a radius that tells."""
     tokens = np.arange(20)
@@ -125,13 +103,8 @@ def test_the_bound_of_the_score_is_reached(core: ModuleType, size: int) -> None:
 
 
 def test_the_bounds_of_the_counts_are_reached() -> None:
-    far, centre = certain(3), _core.sum_of_probabilities(certain(7))
-    near = certain(7)
-    nobody = np.empty((0, 20), dtype=np.float32)
-    assert [_core.count_within(m, centre, 0.5) for m in (nobody, near, far)] == [0, 1, 0]
-
-
-# ---- controls: wrong forms that the bounds above catch -----------------------------------------------------
+    centre = _core.sum_of_probabilities(certain(7))
+    assert [_core.count_within(m, centre, 0.5) for m in (certain(7)[:0], certain(7), certain(3))] == [0, 1, 0]
 
 
 def test_control_a_size_that_follows_the_sample_breaks_the_bound() -> None:
@@ -154,19 +127,6 @@ def test_control_a_score_without_its_cap_breaks_the_bound() -> None:
     assert after - before > 2 * 3
 
 
-def test_control_a_share_of_the_rows_that_are_there_breaks_the_bound() -> None:
-    """M · (rows inside / rows): what one row moves, if few others are there."""
-    centre = _core.sum_of_probabilities(certain(0))
-
-    def share(*tokens: int) -> float:
-        return 10 * _core.count_within(certain(*tokens), centre, 0.5) / len(tokens)
-
-    assert abs(share(1, 0) - share(1)) > 1
-
-
-# ---- known cases -----------------------------------------------------------------------------------------
-
-
 @cores
 def test_comparisons_are_exact_at_the_rim(core: ModuleType) -> None:
     """A row 3 steps from the centre is within 3 steps, and no longer within the next float below."""
@@ -181,9 +141,8 @@ def test_comparisons_are_exact_at_the_rim(core: ModuleType) -> None:
 def test_scores_of_a_cluster_and_a_loner(core: ModuleType) -> None:
     matrix = certain(0, 0, 0, 0, 9)
     assert core.Distances(matrix).scores([0.0, 0.1, 1.4], 4) == [16, 16, 16]
-    assert core.Distances(matrix).scores([0.1], 5) == [4 * 4 + 1]
-    assert core.Distances(matrix).scores([0.1], 7) == [4 * 4 + 1]
-    assert core.Distances(matrix[:0]).scores([0.1], 3) == [0]
+    assert score(core, matrix, 0.1, 5) == score(core, matrix, 0.1, 7) == 4 * 4 + 1
+    assert score(core, matrix[:0], 0.1, 3) == 0
 
 
 @cores

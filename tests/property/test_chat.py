@@ -1,7 +1,5 @@
 """No record writes a turn: a text holds no special token, whatever it spells."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

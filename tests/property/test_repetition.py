@@ -1,10 +1,9 @@
 """Public rules on released tokens: nothing is said twice, and what was cut off ends with a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from dpfewshot.generation.draft import Draft, repeating, whole_sentences
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.tasks import Task
+from dpfewshot.tasks.layout import TextLayout
 from tests.support.factory import synthesizer
 from tests.support.fields import TASK as MAILS
 from tests.support.fields import Bytes
@@ -29,16 +29,32 @@ WORDS = (*ROUND, *OTHERS, "\n")
 ENDS = ending_tokens(Bytes())
 
 
-class GoesRound(Scripted):
-    """Says the same four words again and again, and ends a text now and then at most."""
+def says(wanted: Callable[[int], int], rest: float) -> Scripted:
+    """A model that mostly says the word that is wanted after the last, and never ends a text."""
+    others = rest / (len(WORDS) - 2)
 
-    def __init__(self) -> None:
-        super().__init__(WORDS, self.answer)
+    def answer(prompt: list[int]) -> list[float]:
+        probabilities = [others] * (len(WORDS) - 1)
+        probabilities[wanted(prompt[-1])] = 1 - rest
+        return [*probabilities, 0.0]
 
-    def answer(self, prompt: list[int]) -> list[float]:
-        wanted = (prompt[-1] + 1) % len(ROUND) if prompt[-1] < len(ROUND) else 0
-        rest = 0.02 / (len(WORDS) - 2)
-        return [*(0.98 if token == wanted else rest for token in range(len(WORDS) - 1)), 0.0]
+    return Scripted(WORDS, answer)
+
+
+def goes_round() -> Scripted:
+    """Says the same four words again and again."""
+    return says(lambda last: (last + 1) % len(ROUND) if last < len(ROUND) else 0, 0.02)
+
+
+def text_of(mechanism: Mechanism, tokens: int, every: int, **task: Any) -> str:
+    """A text of the model that goes round."""
+    settings = {"max_tokens": tokens, "tokens_per_draw": every, "prompts_per_draw": 100}
+    made = synthesizer(goes_round(), task=dataclasses.replace(TASK, **task), mechanism=mechanism, **settings)
+    return made.generate("refund").text
+
+
+def layout(size: int, **task: Any) -> TextLayout:
+    return dataclasses.replace(TASK, **({"text_field": "Text", "no_repeat_ngram_size": size} | task)).layout
 
 
 def ngrams(tokens: Sequence[object], size: int) -> Counter[tuple[object, ...]]:
@@ -69,33 +85,23 @@ def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> No
 
 
 def test_no_ngram_of_the_example_is_repeated() -> None:
-    task = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=3, example="abcab")
-    draft = Draft(Bytes(), task.layout, ENDS, example=b"abcab")
-    for letter, excluded in zip(b"xab", (set(), set(), {ord("c")}), strict=True):
+    draft = Draft(Bytes(), layout(3, example="abcab"), ENDS, example=b"abcab")
+    for letter, excluded in zip(b"xaba", (set(), set(), {ord("c")}, set()), strict=True):
         draft.add(letter)
         assert draft.excluded == excluded  # the example's end and the text's beginning are no n-gram
-    draft.add(ord("a"))
-    assert draft.excluded == frozenset()
 
 
 def test_each_field_counts_alone() -> None:
-    draft = Draft(Bytes(), dataclasses.replace(MAILS, no_repeat_ngram_size=3).layout, ENDS)
-    for letter in b"abcab":
-        draft.add(letter)
-    assert draft.excluded == {ord("c")}
-    for letter in b"\nab":
-        draft.add(letter)
-    assert draft.excluded == frozenset()
+    fields = dataclasses.replace(MAILS, no_repeat_ngram_size=3).layout
+    for written, excluded in ((b"abcab", {ord("c")}), (b"abcab\nab", set())):
+        assert Draft(Bytes(), fields, ENDS, released=written).excluded == excluded
 
 
 @pytest.mark.parametrize("mechanism", [PublicCentred(8), InvisibleInk(top_k=8)], ids=lambda each: each.name)
 @pytest.mark.parametrize("every", [1, 24])
 def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechanism, every: int) -> None:
     def text(size: int) -> list[str]:
-        task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
-        settings = {"max_tokens": 24, "tokens_per_draw": every, "prompts_per_draw": 100}
-        made = synthesizer(GoesRound(), task=task, mechanism=mechanism, **settings)
-        return made.generate("refund").text.split()
+        return text_of(mechanism, 24, every, no_repeat_ngram_size=size).split()
 
     for size in (2, 3):
         assert max(ngrams(text(size), size).values()) == 1
@@ -103,21 +109,12 @@ def test_a_model_that_goes_round_is_stopped_by_the_rule_alone(mechanism: Mechani
 
 
 def test_no_two_texts_of_a_label_begin_with_the_same_tokens() -> None:
-    class Same(Scripted):
-        """Says the same sentence in every text, and other words now and then."""
-
-        def __init__(self) -> None:
-            super().__init__(WORDS, self.answer)
-
-        def answer(self, prompt: list[int]) -> list[float]:
-            wanted = prompt[-1] + 1 if prompt[-1] in range(len(ROUND), len(ROUND) + 6) else len(ROUND)
-            rest = 0.1 / (len(WORDS) - 2)
-            return [*(0.9 if token == wanted else rest for token in range(len(WORDS) - 1)), 0.0]
-
     def openings(size: int) -> list[tuple[str, ...]]:
+        sentence = range(len(ROUND), len(ROUND) + 6)  # in every text, with other words now and then
+        backend = says(lambda last: last + 1 if last in sentence else len(ROUND), 0.1)
         task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
         settings = {"max_tokens": 6, "tokens_per_draw": 6, "prompts_per_draw": 150, "shots_per_label": 4}
-        made = synthesizer(Same(), task=task, mechanism=PublicCentred(8, contrast=0), **settings)
+        made = synthesizer(backend, task=task, mechanism=PublicCentred(8, contrast=0), **settings)
         texts = [one.text for one in made.generate_all() if one.label == "refund"]
         return [tuple(text.split()[:3]) for text in texts]
 
@@ -127,9 +124,8 @@ def test_no_two_texts_of_a_label_begin_with_the_same_tokens() -> None:
 
 @pytest.mark.parametrize(("further", "excluded"), [(19, True), (20, False)])
 def test_a_text_opens_with_other_tokens_than_the_20_before_it(further: int, excluded: bool) -> None:
-    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=4).layout
     earlier = ["My card is lost.", *[f"{number:02} days ago" for number in range(further)]]
-    loop = TokenLoop(Bytes(), layout)
+    loop = TokenLoop(Bytes(), layout(4))
     assert (ord("M") in loop.draft(b" ", earlier=earlier).excluded) is excluded
     assert ord("M") not in loop.draft(b"a", earlier=earlier).excluded
     assert ord(" ") in loop.draft(b" My", earlier=earlier).excluded  # the first four: of all texts
@@ -146,12 +142,13 @@ def test_of_an_earlier_text_no_more_is_read_than_its_beginning(size: int, read: 
             seen.append(len(text))
             return super().tokenize(text)
 
-    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=size).layout
-    draft = TokenLoop(Noting(), layout).draft(b"My", earlier=["My card is lost. " * 1000])
+    def excluded(released: bytes) -> frozenset[int]:
+        loop = TokenLoop(Noting(), layout(size))
+        return loop.draft(released, earlier=["My card is lost. " * 1000]).excluded
+
+    assert ord(" ") not in excluded(b"My")
     assert max(seen, default=0) == read
-    assert (ord(" ") in draft.excluded) is False
-    opened = TokenLoop(Noting(), layout).draft(b" M", earlier=["My card is lost. " * 1000])
-    assert (ord("y") in opened.excluded) is bool(size)
+    assert (ord("y") in excluded(b" M")) is bool(size)
 
 
 @given(st.text(st.sampled_from('aB .!?。)"\n'), max_size=40))
@@ -179,44 +176,27 @@ def test_where_a_sentence_ends(text: str, kept: str) -> None:
 
 
 def test_a_text_that_ended_by_itself_is_left_alone_and_says_so() -> None:
-    layout = dataclasses.replace(TASK, text_field="Text").layout
-    draft = Draft(Bytes(), layout, ENDS)
-    for letter in b"One. Two":
-        draft.add(letter)
+    draft = Draft(Bytes(), layout(0), ENDS, released=b"One. Two")
     assert (draft.text(), draft.finished) == ("One.", False)
     draft.add(10)
     assert (draft.text(), draft.finished) == ("One. Two", True)
 
 
-def test_a_text_does_not_copy_the_example() -> None:
-    def text(example: str) -> str:
-        task = dataclasses.replace(TASK, no_repeat_ngram_size=3, example=example)
-        settings = {"max_tokens": 4, "tokens_per_draw": 4, "prompts_per_draw": 100}
-        made = synthesizer(GoesRound(), task=task, mechanism=PublicCentred(8), **settings)
-        return made.generate("refund").text
-
-    assert "she is a" in f" {text('')}"  # the control
-    assert "she is a" not in text("she is a smoker")
-
-
-class SaysTwoWords(Scripted):
-    """Has no end, and after two words every bigram has been said."""
-
-    def __init__(self, probabilities: Sequence[float]) -> None:
-        super().__init__([" a", " b"], lambda _prompt: list(probabilities))
-
-
-def test_where_every_token_would_repeat_the_rule_gives_way() -> None:
-    task = dataclasses.replace(TASK, no_repeat_ngram_size=2)
-    made = synthesizer(SaysTwoWords([0.5, 0.5]), task=task, mechanism=PublicCentred(2), max_tokens=9)
-    assert len(made.generate("refund").text.split()) == 9
+@pytest.mark.parametrize(("example", "copied"), [("", True), ("she is a smoker", False)])
+def test_a_text_does_not_copy_the_example(example: str, copied: bool) -> None:
+    text = text_of(PublicCentred(8), 4, 4, no_repeat_ngram_size=3, example=example)
+    assert ("she is a" in f" {text}") is copied
 
 
 @pytest.mark.parametrize("probabilities", [(1.0, 0.0), (0.5, 0.5)])
-def test_without_records_too(probabilities: Sequence[float]) -> None:
+def test_where_every_token_would_repeat_the_rule_gives_way(probabilities: Sequence[float]) -> None:
+    """With records and without; after two words every bigram has been said."""
     task = dataclasses.replace(TASK, no_repeat_ngram_size=2)
-    [one, _] = instruction_only_demonstrations(task, SaysTwoWords(probabilities), max_tokens=9)
-    assert len(one.text.split()) == 9
+    backend = Scripted([" a", " b"], lambda _prompt: list(probabilities))
+    made = synthesizer(backend, task=task, mechanism=PublicCentred(2), max_tokens=9)
+    [one, _] = instruction_only_demonstrations(task, backend, max_tokens=9)
+    for written in (made.generate("refund"), one):
+        assert len(written.text.split()) == 9
 
 
 @pytest.mark.parametrize("size", [1, -2, 2.0, True, "3"])
@@ -236,21 +216,17 @@ ASSISTANT = (" I", "'m", " sorry", ", but", " fine", " Sorry", ".", "\n")
 
 @pytest.mark.parametrize(("size", "says"), [(4, "I'm fine"), (0, "I'm sorry")])
 def test_no_text_says_an_assistants_refusal(size: int, says: str) -> None:
-    class Refuses(Scripted):
-        """Says "I'm sorry." or, where it may not, "I'm fine." """
+    def answer(prompt: list[int]) -> list[float]:
+        """ "I'm sorry." or, where it may not say so, "I'm fine." """
+        said = backend.detokenize(prompt).rpartition("\ufffd")[2]  # the prompt's words are none of its own
+        likely = {"": " I", " I": "'m", " I'm": " sorry"}.get(said, ".")
+        return [0.9 if word == likely else 0.05 if word == " fine" else 0.001 for word in ASSISTANT]
 
-        def __init__(self) -> None:
-            super().__init__(ASSISTANT, self.answer)
-
-        def answer(self, prompt: list[int]) -> list[float]:
-            said = self.detokenize(prompt).rpartition("\ufffd")[2]  # the prompt's words are none of its own
-            likely = {"": " I", " I": "'m", " I'm": " sorry"}.get(said, ".")
-            return [0.9 if word == likely else 0.05 if word == " fine" else 0.001 for word in ASSISTANT]
-
+    backend = Scripted(ASSISTANT, answer)
     task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
-    written = instruction_only_demonstrations(task, Refuses(), max_tokens=3)
+    written = instruction_only_demonstrations(task, backend, max_tokens=3)
     assert all(one.text.startswith(says) for one in written)
-    loop = TokenLoop(Refuses(), dataclasses.replace(task, text_field="Text").layout)
+    loop = TokenLoop(backend, layout(size))
     for begun in ([], [0, 1], [4, 3, 0, 1]):
         assert (ASSISTANT.index(" sorry") in loop.draft(begun).excluded) is bool(size)
 
@@ -262,13 +238,13 @@ def test_a_text_begins_with_a_word(size: int, begins: str) -> None:
     task = dataclasses.replace(TASK, no_repeat_ngram_size=size)
     written = instruction_only_demonstrations(task, backend, max_tokens=3)
     assert all(one.text.startswith(begins) for one in written)
-    loop = TokenLoop(backend, dataclasses.replace(task, text_field="Text").layout)
+    loop = TokenLoop(backend, layout(size))
     figures = {words.index(word) for word in ("12", "!")}
     for blank in ([], [1]):
         assert (figures <= loop.draft(blank).excluded) is bool(size)
         assert 1 not in loop.draft(blank).excluded
     assert not figures & loop.draft([3]).excluded  # anywhere else
-    fields = dataclasses.replace(task, text_field="", text_fields=("Text", "Amount")).layout
+    fields = layout(size, text_field="", text_fields=("Text", "Amount"))
     assert not figures & TokenLoop(backend, fields).draft().excluded  # one of them may be a number
 
 
@@ -276,5 +252,4 @@ def test_a_text_begins_with_a_word(size: int, begins: str) -> None:
     ("begun", "excluded"), [(b"we can't", b""), (b"we can't hel", b"p"), (b"sorr", b"y")]
 )
 def test_a_phrase_is_left_out_at_its_last_token(begun: bytes, excluded: bytes) -> None:
-    layout = dataclasses.replace(TASK, text_field="Text", no_repeat_ngram_size=4).layout
-    assert TokenLoop(Bytes(), layout).draft(begun).excluded == set(excluded)
+    assert TokenLoop(Bytes(), layout(4)).draft(begun).excluded == set(excluded)

@@ -1,7 +1,5 @@
 """Whatever the model and the noise say, a text matches its schema, and no record changes the support."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random
@@ -37,54 +35,39 @@ MECHANISMS = (Gaussian(top_k=3), ReportNoisyMax(top_k=None), InvisibleInk(top_k=
 EVERY = [*(each() for each in BY_NAME.values()), SparseVector(Gaussian(), threshold=0.5, releases=2)]
 
 NAMES = st.text("ab", min_size=1, max_size=2)
+
+
+def of(type_: str | None = None, **words: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Schemas of one type with these keywords."""
+    return st.fixed_dictionaries(words | ({"type": st.just(type_)} if type_ else {}))
+
+
+def between(least: int, width: int) -> st.SearchStrategy[Any]:
+    ends = {"minimum": st.just(least), "maximum": st.just(least + width)}
+    return of("integer", **ends) | of("number", **ends)
+
+
 SCALARS = st.one_of(
-    st.fixed_dictionaries(
-        {"enum": st.lists(st.sampled_from(["refund", "fun", 'a"b', "é", 1, None]), min_size=1)}
-    ),
-    st.fixed_dictionaries({"type": st.just("string"), "maxLength": st.integers(0, 5)}),
-    st.fixed_dictionaries({"type": st.just("string"), "format": st.sampled_from(["date", "time"])}),
-    st.fixed_dictionaries(
-        {
-            "type": st.just("string"),
-            "pattern": st.sampled_from(["[A-Z]{2}-\\d+", "^a$|^ab$", "é?x", r"\w\s.?[^\"]"]),
-        }
-    ),
-    st.tuples(st.integers(-120, 120), st.integers(0, 200)).flatmap(
-        lambda at: st.fixed_dictionaries(
-            {
-                "type": st.sampled_from(["integer", "number"]),
-                "minimum": st.just(at[0]),
-                "maximum": st.just(at[0] + at[1]),
-            }
-        )
-    ),
+    of(enum=st.lists(st.sampled_from(["refund", "fun", 'a"b', "é", 1, None]), min_size=1)),
+    of("string", maxLength=st.integers(0, 5)),
+    of("string", format=st.sampled_from(["date", "time"])),
+    of("string", pattern=st.sampled_from(["[A-Z]{2}-\\d+", "^a$|^ab$", "é?x", r"\w\s.?[^\"]"])),
+    st.tuples(st.integers(-120, 120), st.integers(0, 200)).flatmap(lambda at: between(*at)),
     st.just({"type": ["boolean", "null"]}),
     st.sampled_from([{"type": "number"}, {"type": "integer"}, {"type": "number", "maximum": 3}]),
     st.just({"enum": ["\u2028", "\x7f", 3], "type": ["string", "integer"]}),
 )
 
 
+def object_of(members: dict[str, Any]) -> st.SearchStrategy[Any]:
+    required = st.lists(st.sampled_from(sorted(members)), unique=True) if members else st.just([])
+    return of("object", properties=st.just(members), required=required)
+
+
 def _around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    members = st.dictionaries(NAMES, inner, max_size=3)
-    objects = members.flatmap(
-        lambda each: st.fixed_dictionaries(
-            {
-                "type": st.just("object"),
-                "properties": st.just(each),
-                "required": st.lists(st.sampled_from(sorted(each)), unique=True) if each else st.just([]),
-            }
-        )
-    )
-    arrays = st.fixed_dictionaries(
-        {
-            "type": st.just("array"),
-            "items": inner,
-            "minItems": st.integers(0, 2),
-            "maxItems": st.integers(2, 3),
-        }
-    )
-    either = st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=2)})
-    return objects | arrays | either
+    objects = st.dictionaries(NAMES, inner, max_size=3).flatmap(object_of)
+    arrays = of("array", items=inner, minItems=st.integers(0, 2), maxItems=st.integers(2, 3))
+    return objects | arrays | of(anyOf=st.lists(inner, min_size=1, max_size=2))
 
 
 SCHEMAS = st.recursive(SCALARS, _around, max_leaves=4)

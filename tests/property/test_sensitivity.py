@@ -5,6 +5,7 @@ model that answers any set of records with anything, and the sums. With one reco
 goes, with several a prompt turns into another: each query has a bound for either, and controls break it.
 """
 
+import functools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -27,18 +28,18 @@ from dpfewshot.mechanisms.gaussian import squared_clip_sensitivity
 from dpfewshot.mechanisms.sparse_vector import distance
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import FixedSizeSampler, disjoint_parts
+from tests.support import sensitivity
 from tests.support.draws import poisson_subsets_of, sliced, without
-from tests.support.sensitivity import adversarial
+from tests.support.sensitivity import GRID, LOGIT_GRID, Matrix, adversarial
 
-GRID, LOGIT_GRID = _core.grid, _core.logit_grid
 WIDTH = 6
 UNITS = 30
 PROMPTS = 5
 SIZE = 4  # t of ρ = 0.8
 PER_PROMPT = {RowChange.ADDED: 1, RowChange.REPLACED: 4}
 
-Matrix = NDArray[np.float32]
 Answer = NDArray[np.int64]
+certain = functools.partial(sensitivity.certain, width=WIDTH)
 
 
 class Setting(NamedTuple):
@@ -130,7 +131,7 @@ QUERIES = (
     Query("distance from the public row", steps_from_public, lambda c, _: (c.rows * GRID) ** 2),
 )
 queries = pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-changes = pytest.mark.parametrize("row_change", RowChange, ids=lambda change: change.name.lower())
+changes = pytest.mark.parametrize("row_change", RowChange)
 coins = st.tuples(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, UNITS), st.integers(0, UNITS - 1))
 finite = st.one_of(st.floats(allow_nan=False, allow_infinity=False, width=32), st.floats(-30, 0, width=32))
 anything = npst.arrays(np.float32, (7, WIDTH), elements=adversarial)
@@ -153,17 +154,13 @@ def row_of_prompt(members: Sequence[int]) -> Matrix:
         return np.full(WIDTH, np.nan, dtype=np.float32)
     if kind < 3:
         return (generator.normal(0, 0.2, WIDTH) - 2 * (np.arange(WIDTH) > 1)).astype(np.float32)
-    token = 0 if kind < 6 else generator.integers(0, WIDTH)
-    return np.where(np.arange(WIDTH) == token, 0, -np.inf).astype(np.float32)
+    return certain(0 if kind < 6 else generator.integers(0, WIDTH))[0]
 
 
 def rows_of(subsets: Sequence[Sequence[int]], answers: Matrix | None = None) -> Matrix:
     """The model's rows for these subsets; it answers with rows of `answers`, if there are any."""
-    rows = [
-        row_of_prompt(subset) if answers is None else answers[hash(tuple(subset)) % len(answers)]
-        for subset in subsets
-    ]
-    return np.array(rows, dtype=np.float32).reshape(-1, WIDTH)
+    answer = row_of_prompt if answers is None else lambda subset: answers[hash(tuple(subset)) % len(answers)]
+    return np.array([answer(subset) for subset in subsets], dtype=np.float32).reshape(-1, WIDTH)
 
 
 @queries
@@ -225,10 +222,6 @@ def test_control_one_row_is_not_enough_where_a_row_is_replaced(query: Query) -> 
         assert worst(query, 4) > added
 
 
-def certain(*tokens: int) -> Matrix:
-    return np.where(np.arange(WIDTH) == np.array(tokens)[:, np.newaxis], 0, -np.inf).astype(np.float32)
-
-
 def test_the_ranges_and_distances_are_reached_to_the_step() -> None:
     setting = USUAL._replace(logit_clip=3.7, public=np.full(WIDTH, -2e3, dtype=np.float32))
     bound = math.floor(Fraction(3.7) * LOGIT_GRID)
@@ -245,9 +238,6 @@ def test_the_ranges_and_distances_are_reached_to_the_step() -> None:
         first, other = (query.ask(each, setting) for each in rows)
         assert query.measure(first - query.ask(nobody, setting)) == row**2
         assert query.measure(first - other) == twice**2
-
-
-# ---- controls: forms that look alike, and are caught -------------------------------------------------------
 
 
 @queries
@@ -273,16 +263,6 @@ def test_control_the_naive_projected_mean_breaks_its_bound() -> None:
     assert worst(Query("naive", naive, exact_clip), 1) > 9 * exact_clip(RowChange.ADDED, USUAL)
 
 
-def test_control_a_mean_over_the_rows_that_are_there_breaks_its_bound() -> None:
-    """M times the mean over the realised number of rows, in place of the sum."""
-
-    def realised(rows: Matrix, _: Setting) -> Answer:
-        return PROMPTS * _core.sum_of_probabilities(rows) // max(len(rows), 1)
-
-    alone = rows_of([[0]])[:0], rows_of([[2]])
-    assert squared(realised(alone[1], USUAL) - realised(alone[0], USUAL)) > GRID**2
-
-
 def test_control_a_size_that_follows_the_draw_breaks_the_score() -> None:
     """t = ⌈0.8 · rows⌉ in place of ⌈0.8 · M⌉."""
 
@@ -295,16 +275,19 @@ def test_control_a_size_that_follows_the_draw_breaks_the_score() -> None:
 @pytest.mark.parametrize(
     ("query", "rows", "bound"),
     [
+        (_core.sum_of_probabilities, [], 1.0 * GRID / PROMPTS),
         (lambda rows: _core.sum_of_clipped_logits(rows, 10.0), [0] * 20, 1.5 * 2 * 10 * LOGIT_GRID / 20),
         (_core.sum_of_max_normalised, [0, 0], 1.9 * GRID / 3),
+        (lambda rows: np.array([_core.count_within(rows, CERTAIN, 0.5), 0]), [0], 1 / 10),
+        (lambda rows: np.array([distance(rows, CERTAIN, len(rows)), 0]), [0], 5 / 10 * GRID),
     ],
-    ids=["logits", "votes"],
+    ids=["probabilities", "logits", "votes", "coverage", "distances"],
 )
 def test_control_the_mean_over_the_realised_number_has_a_larger_range(
     query: Callable[[Matrix], Answer], rows: list[int], bound: float
 ) -> None:
     """With rows that agree, a divisor that counts them moves the mean, one coordinate up and one down."""
-    before, after = (query(certain(*tokens)) / len(tokens) for tokens in (rows, [*rows, 1]))
+    before, after = (query(certain(*tokens)) / max(len(tokens), 1) for tokens in (rows, [*rows, 1]))
     change = after - before
     assert change.max() - change.min() > bound
 
@@ -324,25 +307,10 @@ def test_control_logits_without_the_maximum_or_the_cut_have_no_bounded_range(cli
     assert wrong.max() - wrong.min() > 3 * clip
 
 
-def test_control_a_row_that_turns_into_another_is_not_monotone() -> None:
-    change = _core.sum_of_max_normalised(certain(1)) - _core.sum_of_max_normalised(certain(0))
-    assert (change.min(), change.max()) == (-GRID, GRID)
-
-
-def test_control_the_distance_of_means_over_the_realised_number_changes_by_more() -> None:
-    """Two certain rows that disagree: the second one moves the mean of the first by half of everything."""
-    public = np.array([1.0, 0.0])
-    before, after = (np.abs(np.array(mean) - public).sum() for mean in ([1.0, 0.0], [0.5, 0.5]))
-    assert abs(after - before) > 5 / 10
-
-
 def test_control_one_record_a_prompt_of_a_fixed_size_draw_is_not_sensitivity_one() -> None:
     """With draws of fixed size a unit is replaced, never merely absent: noise for 1 would not do."""
     before, *others = (_core.sum_of_probabilities(rows_of([[unit], [5]])) for unit in (3, *range(1000, 1020)))
     assert max(squared(before - other) for other in others) > (1.4 * GRID) ** 2
-
-
-# ---- disjoint parts ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text(min_size=1, max_size=3), max_size=12), st.integers(2, 8), st.data())

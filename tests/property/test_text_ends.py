@@ -1,7 +1,5 @@
 """What ends a field is public: no record contains it, or moves the end of another."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
@@ -25,31 +23,10 @@ from tests.support.fields import TASK, Bytes
 BACKEND = Bytes()
 ENDS = ending_tokens(BACKEND)
 SINGLE = dataclasses.replace(TASK, text_fields=(), text_field="Body")
-TASKS = {
-    "one field": SINGLE,
-    "one field, multiline": dataclasses.replace(SINGLE, multiline=True),
-    "two fields": TASK,
-    "two fields, multiline": dataclasses.replace(TASK, multiline=True),
-    "free labels": dataclasses.replace(TASK, labels=None, multiline=True),
-}
-PIECES = st.sampled_from(
-    [
-        "\n",
-        "\r",
-        "\n\n",
-        " ",
-        "\t",
-        "\u2028",
-        "\x85",
-        "\x0b",
-        "Body:",
-        "\nBody: ",
-        "Kind: refund",
-        "a",
-        "ü",
-        "\0",
-    ]
-)
+MULTILINE = dataclasses.replace(TASK, multiline=True)
+FREE = dataclasses.replace(MULTILINE, labels=None)
+ANY_TASK = st.sampled_from([SINGLE, dataclasses.replace(SINGLE, multiline=True), TASK, MULTILINE, FREE])
+PIECES = st.sampled_from([*"\n\r \t\u2028\x85\x0baü\0", "\n\n", "Body:", "\nBody: ", "Kind: refund"])
 TEXTS = st.lists(PIECES | st.text(max_size=4), max_size=14).map("".join)
 VALUES = st.fixed_dictionaries({"Subject": TEXTS, "Body": TEXTS})
 
@@ -64,21 +41,15 @@ def ends_in(task: dpf.Task, text: str) -> int:
 
 
 @given(values=VALUES)
-def test_fields_come_apart_as_they_were_put_together(values: dict[str, str]) -> None:
-    layout = TASK.layout
-    text = layout.text(values)
-    assert layout.divided(text) == (on_lines(values["Subject"]), on_lines(values["Body"]))
-    assert list(layout.fields_of(text)) == ["Subject", "Body"]
-
-
-@given(values=VALUES)
-def test_a_text_of_other_fields_is_none_of_these(values: dict[str, str]) -> None:
+def test_fields_come_apart_as_they_were_put_together_and_for_no_other_layout(values: dict[str, str]) -> None:
     text = TASK.layout.text(values)
-    assert TextLayout(("Title", "Body")).divided(text) is None
-    assert TextLayout(("Subject", "Body", "Note")).divided(text) is None
+    assert TASK.layout.divided(text) == (on_lines(values["Subject"]), on_lines(values["Body"]))
+    assert list(TASK.layout.fields_of(text)) == ["Subject", "Body"]
+    for others in (("Title", "Body"), ("Subject", "Body", "Note")):
+        assert TextLayout(others).divided(text) is None
 
 
-@given(task=st.sampled_from(list(TASKS.values())), values=VALUES, cap=st.integers(1, 60))
+@given(task=ANY_TASK, values=VALUES, cap=st.integers(1, 60))
 def test_no_record_holds_what_ends_a_field(task: dpf.Task, values: dict[str, str], cap: int) -> None:
     writer = PromptWriter(task, BACKEND, cap)
     body = writer.body(Record(text_for(task, values), "delivery\n\nBody: x"))
@@ -99,34 +70,28 @@ def test_no_record_holds_what_ends_a_field(task: dpf.Task, values: dict[str, str
     assert len(body) <= limit + len(BACKEND.tokenize("".join(names)))
 
 
-@given(task=st.sampled_from(list(TASKS.values())), values=VALUES, other=VALUES)
+@given(task=ANY_TASK, values=VALUES, other=VALUES)
 def test_no_record_moves_the_end_of_another(
     task: dpf.Task, values: dict[str, str], other: dict[str, str]
 ) -> None:
     """Neighbours: one record's text differs. Only the prompt that holds it does, and only within its body."""
     writer = PromptWriter(task, BACKEND, 40)
-    neighbours = [
-        Record("one", "refund"),
-        Record(text_for(task, values), "refund"),
-        Record("three", "refund"),
-    ]
     prompts = writer.for_label("refund")
-    subsets = [[(0, 0)], [(1, 0), (2, 0)]]
     found = []
     for text in (values, other):
-        neighbours[1] = Record(text_for(task, text), "refund")
-        bodies = Bodies(each_a_unit(list(neighbours)), writer).of(subsets)
+        records = [Record(each, "refund") for each in ("one", text_for(task, text), "three")]
+        bodies = Bodies(each_a_unit(records), writer).of([[(0, 0)], [(1, 0), (2, 0)]])
         found.append([prompts.suffix(subset, []) for subset in bodies])
     (alone, shared), (same, changed) = found
     assert alone == same
     assert shared is not None
     assert changed is not None
-    after = [*prompts.between, *prompts.opener, *(writer.body(neighbours[2]) or []), *prompts.between]
+    after = [*prompts.between, *prompts.opener, *(writer.body(records[2]) or []), *prompts.between]
     end = [*after, *prompts.opening]
     assert shared[-len(end) :] == changed[-len(end) :] == end
 
 
-@given(task=st.sampled_from(list(TASKS.values())), values=VALUES)
+@given(task=ANY_TASK, values=VALUES)
 def test_a_labelled_text_holds_no_field_but_its_own(task: dpf.Task, values: dict[str, str]) -> None:
     words = prompt_format(task)
     question = words.question(text_for(task, values))
@@ -134,7 +99,7 @@ def test_a_labelled_text_holds_no_field_but_its_own(task: dpf.Task, values: dict
     assert question.endswith(f"{task.layout.separator}Kind:")
 
 
-@given(task=st.sampled_from(list(TASKS.values())), data=st.data())
+@given(task=ANY_TASK, data=st.data())
 def test_released_tokens_come_apart_by_themselves(task: dpf.Task, data: st.DataObject) -> None:
     """Wherever a run is interrupted, the tokens are cut in the same way, and the text is well-formed."""
     further = PromptWriter(task, BACKEND, 9).for_label("refund").further
@@ -152,12 +117,8 @@ def test_released_tokens_come_apart_by_themselves(task: dpf.Task, data: st.DataO
     for token in released[cut:]:
         assert not resumed.finished
         resumed.add(token)
-    assert (resumed.text(), resumed.context, resumed.finished) == (
-        whole.text(),
-        whole.context,
-        whole.finished,
-    )
     text = whole.text()
+    assert (resumed.text(), resumed.context, resumed.finished) == (text, whole.context, whole.finished)
     if task.text_fields:
         assert task.layout.divided(text) is not None
         assert task.layout.text(task.layout.fields_of(text)) == text
@@ -166,18 +127,16 @@ def test_released_tokens_come_apart_by_themselves(task: dpf.Task, data: st.DataO
 
 
 def test_a_field_ends_at_a_blank_line_if_texts_have_several_lines() -> None:
-    task = TASKS["two fields, multiline"]
-    draft = Draft(BACKEND, task.layout, ENDS, released=b" Late\n \nHello,\nwhere?\n\n")
+    draft = Draft(BACKEND, MULTILINE.layout, ENDS, released=b" Late\n \nHello,\nwhere?\n\n")
     assert draft.finished
-    assert task.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello,\nwhere?"}
+    assert MULTILINE.layout.fields_of(draft.text()) == {"Subject": "Late", "Body": "Hello,\nwhere?"}
     assert draft.text() == "Subject: Late\n\nBody: Hello,\nwhere?"
 
 
 def test_nothing_after_a_blank_line_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """One token may hold the end of a field and what follows it."""
-    monkeypatch.setattr(
-        BACKEND, "detokenize", lambda tokens: "".join((" ", "\n\nfoo")[token] for token in tokens)
-    )
+    texts = (" ", "\n\nfoo")
+    monkeypatch.setattr(BACKEND, "detokenize", lambda tokens: "".join(texts[token] for token in tokens))
     draft = Draft(BACKEND, TextLayout(("A",), True), frozenset({1}), released=[0, 1])
     assert draft.finished
     assert draft.text() == ""
@@ -197,11 +156,10 @@ def test_a_token_that_ends_a_text_may_begin_with_its_last_character(multiline: b
     """To Qwen's and Llama's tokenizers, a question mark and the line break behind it are one token."""
     backend = Scripted((" where", " is", " it", "?\n\n", "</s>"), lambda _: [0.2] * 5, end_token_ids=[4])
     layout = dataclasses.replace(SINGLE, multiline=multiline).layout
-    asked = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, 3])
-    assert asked.finished
-    assert asked.text() == "where is it?"
-    ended = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, 4])
-    assert ended.text() == "where is it"
+    for last, text in ((3, "where is it?"), (4, "where is it")):
+        asked = Draft(backend, layout, ending_tokens(backend), released=[0, 1, 2, last])
+        assert asked.finished
+        assert asked.text() == text
 
 
 def test_a_blank_field_does_not_end() -> None:

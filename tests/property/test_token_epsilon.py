@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from dpfewshot.mechanisms import (
-    Draws,
-    InvisibleInk,
-    PrivatePrediction,
-    ReportNoisyMax,
-    RowChange,
-)
+from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
 from tests.support.laws import release_law
 
 Rows = NDArray[np.float32]

@@ -12,7 +12,6 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from scipy import stats
 
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import PoissonGaussian, calibrate
@@ -23,10 +22,10 @@ from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.tasks.layout import TextLayout
 from tests.support.draws import Written
+from tests.support.laws import measured_epsilon
 
 EPSILON = 1.0
 DELTA = 0.05
-IMPOSSIBLE = 1e-9
 MARK = -1
 """The only record: its prompt, and no other, votes."""
 
@@ -68,44 +67,30 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     for _ in range(audit.runs):
         one = Reservation.make(None, Terms(None, None, 1, audit.block, noise, {}))
         release = Gaussian(top_k=None).start(draws, noise)
-        drawn = loop.tokens(
-            Written(units), sampler, release, one, prompts=PROMPTS, max_tokens=audit.block, released=[]
-        )
-        released = [0, *drawn]
+        words = {"prompts": PROMPTS, "max_tokens": audit.block, "released": []}
+        released = [0, *loop.tokens(Written(units), sampler, release, one, **words)]
         follows = sum(backend.next(before) == after for before, after in itertools.pairwise(released))
         hits += follows >= audit.wanted
     return hits
 
 
-def measured_epsilon(audit: Audit, noise: float) -> float:
-    backend = Votes(audit.tokens)
-    with_unit = count_hits(backend, [[[MARK]]], noise, audit)
-    without = count_hits(backend, [], noise, audit)
-    least = float(stats.beta.ppf(IMPOSSIBLE / 2, with_unit, audit.runs - with_unit + 1))
-    most = float(stats.beta.isf(IMPOSSIBLE / 2, without + 1, audit.runs - without))
-    return math.log(max(least - DELTA, 1e-300) / most)
+def measured(audit: Audit, noise: float) -> float:
+    with_unit, without = (count_hits(Votes(audit.tokens), units, noise, audit) for units in ([[[MARK]]], []))
+    return measured_epsilon(with_unit, without, audit.runs, DELTA)
+
+
+STEP, BLOCK = Audit(24, block=1, wanted=1, broken=0.5, runs=10_000), Audit(12, 4, 2, broken=0.3, runs=4_000)
+LESS_NOISE, AS_ONE_TOKEN = STEP._replace(broken=0.7, runs=100_000), BLOCK._replace(broken=0.5, runs=40_000)
 
 
 @pytest.mark.parametrize(
     "audit",
-    [
-        Audit(tokens=24, block=1, wanted=1, broken=0.5, runs=10_000),
-        Audit(tokens=12, block=4, wanted=2, broken=0.3, runs=4_000),
-        pytest.param(Audit(tokens=24, block=1, wanted=1, broken=0.7, runs=100_000), marks=pytest.mark.soak),
-        pytest.param(Audit(tokens=12, block=4, wanted=2, broken=0.5, runs=40_000), marks=pytest.mark.soak),
-    ],
-    ids=[
-        "a step, half the noise",
-        "a block, 70 % less noise",
-        "a step, 30 % less noise",
-        "a block, accounted as one token",
-    ],
+    [STEP, BLOCK, *(pytest.param(each, marks=pytest.mark.soak) for each in (LESS_NOISE, AS_ONE_TOKEN))],
 )
 def test_measured_epsilon_is_below_the_claim_and_a_broken_mechanism_is_caught(audit: Audit) -> None:
-    sigma = calibrate(
-        lambda multiplier: PoissonGaussian(0.5, multiplier / math.sqrt(audit.block), 1),
-        epsilon=EPSILON,
-        delta=DELTA,
-    )
-    assert measured_epsilon(audit, sigma) < EPSILON
-    assert measured_epsilon(audit, audit.broken * sigma) > EPSILON
+    def event(multiplier: float) -> PoissonGaussian:
+        return PoissonGaussian(0.5, multiplier / math.sqrt(audit.block), 1)
+
+    sigma = calibrate(event, epsilon=EPSILON, delta=DELTA)
+    assert measured(audit, sigma) < EPSILON
+    assert measured(audit, audit.broken * sigma) > EPSILON

@@ -8,9 +8,8 @@ from scipy import stats
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.values import Record
+from tests.support.laws import IMPOSSIBLE
 from tests.support.scripts import TASK
-
-IMPOSSIBLE = 1e-9
 
 
 def test_at_temperature_one_tokens_come_with_the_models_probabilities() -> None:

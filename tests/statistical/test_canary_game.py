@@ -15,35 +15,27 @@ from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noi
 from dpfewshot.audit.canaries import EchoCanary
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Gaussian, ReportNoisyMax, SparseVector
+from tests.support import set_ups
 from tests.support.chats import Chat
 from tests.support.scripts import TASK
-from tests.support.set_ups import (
-    SECRET,
-    ForgetsBlocks,
-    LessNoise,
-    Mixing,
-    MixingSupports,
-    count_records_as_units,
-    draw_all_at_the_largest_rate,
-    draw_once,
-    draw_once_a_demonstration,
-    draw_twice_as_long,
-    set_up,
-    set_up_of_customers,
-    set_up_of_echoes,
-    set_up_of_unequal_labels,
-    slice_by_position,
-    start_as_for_one_record,
-)
+from tests.support.set_ups import SECRET, ForgetsBlocks, LessNoise, Mixing, set_up, set_up_of_echoes
 
 PLAYS = 500
 BETA = 1e-6
+DELIVERY, LONGER = {"label": "delivery"}, {"plays": 1000}
 GROUPED = {"units": 20, "prompts": 5, "records_per_prompt": 4}
 SAMPLED = {"units": 100, "prompts": 10, "max_tokens": 3}
 
 
 def played(synthesizer, plays=PLAYS, **settings):
     return canary_game(synthesizer, plays=plays, beta=BETA, **settings)
+
+
+def holds(finding):
+    """That it passed, and bounds ε below the certified one; or failed, and bounds it above."""
+    bound = finding.figure("epsilon, lower bound")
+    assert bound.value < bound.reference if finding.verdict == "passed" else bound.value > bound.reference
+    return finding.verdict == "passed"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +50,7 @@ def played(synthesizer, plays=PLAYS, **settings):
 )
 def test_a_sound_set_up_passes(mechanism, settings):
     finding = played(set_up(mechanism, **settings))
-    assert finding.verdict == "passed", finding.statement
-    bound = finding.figure("epsilon, lower bound")
-    assert bound.value < bound.reference
+    assert holds(finding), finding.statement
 
 
 @pytest.mark.parametrize(
@@ -73,34 +63,29 @@ def test_a_sound_set_up_passes(mechanism, settings):
     ],
 )
 def test_less_noise_than_planned_is_caught(mechanism, settings):
-    finding = played(set_up(mechanism, **settings))
-    assert finding.verdict == "failed"
-    bound = finding.figure("epsilon, lower bound")
-    assert bound.value > bound.reference
+    assert not holds(played(set_up(mechanism, **settings)))
 
 
-def test_a_set_up_of_customers_and_free_labels_passes():
-    finding = played(set_up_of_customers(), plays=200)
-    assert finding.verdict == "passed", finding.statement
-
-
-@pytest.mark.parametrize("label", TASK.labels)
-def test_a_set_up_of_unequal_labels_passes(label):
-    finding = played(set_up_of_unequal_labels(), plays=200, label=label)
+@pytest.mark.parametrize(
+    ("made", "label"),
+    [(set_ups.set_up_of_customers, None), *((set_ups.set_up_of_unequal_labels, one) for one in TASK.labels)],
+)
+def test_a_set_up_of_customers_and_free_labels_and_one_of_unequal_labels_pass(made, label):
+    finding = played(made(), plays=200, label=label)
     assert finding.verdict == "passed", finding.statement
 
 
 @pytest.mark.parametrize(
     ("wire_wrongly", "made", "settings", "says"),
     [
-        (slice_by_position, lambda: set_up(**GROUPED), {}, "share of pairs in one prompt"),
-        (draw_once, lambda: set_up(**SAMPLED), {}, "share of draws that hold a unit"),
-        (draw_once_a_demonstration, lambda: set_up(**SAMPLED), {}, "repeat the one before"),
-        (draw_all_at_the_largest_rate, set_up_of_unequal_labels, {"label": "delivery"}, "that hold a unit"),
-        (count_records_as_units, set_up_of_customers, {}, "hold a unit twice"),
-        (draw_twice_as_long, lambda: set_up(**SAMPLED), {}, "longer draws than planned"),
+        (set_ups.slice_by_position, lambda: set_up(**GROUPED), {}, "share of pairs in one prompt"),
+        (set_ups.draw_once, lambda: set_up(**SAMPLED), {}, "share of draws that hold a unit"),
+        (set_ups.draw_once_a_demonstration, lambda: set_up(**SAMPLED), {}, "repeat the one before"),
+        (set_ups.draw_all_at_the_largest_rate, set_ups.set_up_of_unequal_labels, DELIVERY, "hold a unit"),
+        (set_ups.count_records_as_units, set_ups.set_up_of_customers, {}, "hold a unit twice"),
+        (set_ups.draw_twice_as_long, lambda: set_up(**SAMPLED), {}, "longer draws than planned"),
         pytest.param(
-            *(start_as_for_one_record, lambda: set_up(**GROUPED), {"plays": 1000}, "revealed canaries"),
+            *(set_ups.start_as_for_one_record, lambda: set_up(**GROUPED), LONGER, "revealed canaries"),
             marks=pytest.mark.soak,
         ),
     ],
@@ -128,13 +113,11 @@ def test_a_mechanism_that_forgets_how_many_tokens_share_a_draw_is_caught(setting
     blocks = {**settings, "max_tokens": 10, "tokens_per_draw": 10}
     assert played(set_up(**blocks), plays=200).verdict == "passed"
     finding = played(set_up(ForgetsBlocks(), **blocks), plays=plays)
-    assert finding.verdict == "failed"
+    assert not holds(finding)
     assert "one block revealed canaries" in finding.statement
-    bound = finding.figure("epsilon, lower bound")
-    assert bound.value > bound.reference
 
 
-@pytest.mark.parametrize("backend", [Mixing(), MixingSupports()])
+@pytest.mark.parametrize("backend", [Mixing(), Mixing(supports_alone=True)])
 def test_a_backend_that_mixes_batches_is_caught(backend):
     finding = played(set_up(backend=backend, max_tokens=2, tokens_per_draw=2), plays=100)
     assert finding.verdict == "failed"
@@ -170,11 +153,8 @@ def test_the_claim_of_a_gaussian_is_its_trade_off_curve(units):
 
 def test_perfect_counts_bound_the_noise_of_a_gaussian():
     plays, noise = 10**6, 1.2
-    counts = Counts(
-        Rate(round(plays * norm.sf(2)), plays, 1e-3),
-        Rate(round(plays * norm.sf(2 - 3 / noise)), plays, 1e-3),
-        3,
-    )
+    rates = (Rate(round(plays * norm.sf(at)), plays, 1e-3) for at in (2, 2 - 3 / noise))
+    counts = Counts(*rates, 3)
 
     def event(at):
         return PoissonGaussian(1.0, at, 1)
@@ -199,8 +179,6 @@ def test_what_a_task_asks_of_the_users_model_is_not_asked_of_the_games(asked):
     assert played(synthesizer, plays=100).verdict == "passed"
 
 
-# ---- texts alone -----------------------------------------------------------------------------------------
-
 WHOLE = Gaussian(top_k=None)
 
 
@@ -219,9 +197,7 @@ def played_on_texts(synthesizer, **settings):
 )
 def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings):
     finding = played_on_texts(set_up_of_echoes(WHOLE, **settings))
-    assert finding.verdict == "passed", finding.statement
-    bound = finding.figure("epsilon, lower bound")
-    assert bound.value < bound.reference
+    assert holds(finding), finding.statement
     rate = finding.figure("released texts, true positives")
     assert rate.low < rate.reference
 
@@ -231,10 +207,8 @@ def test_texts_of_a_sound_set_up_bound_epsilon_below_the_certified_one(settings)
 )
 def test_texts_that_echo_canaries_refute_a_set_up_without_noise(settings):
     finding = played_on_texts(set_up_of_echoes(LessNoise(WHOLE, share=0.02), **settings))
-    assert finding.verdict == "failed"
+    assert not holds(finding)
     assert "released texts revealed canaries" in finding.statement
-    bound = finding.figure("epsilon, lower bound")
-    assert bound.value > bound.reference
 
 
 def test_texts_of_a_model_that_ignores_records_show_no_lack_of_noise():

@@ -16,13 +16,7 @@ from scipy import integrate
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.exact import choice as exact_choice
-from dpfewshot.mechanisms import (
-    Draws,
-    InvisibleInk,
-    PrivatePrediction,
-    ReportNoisyMax,
-    RowChange,
-)
+from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value, release_law, softmax
 
 DRAWS, TOKENS = 60_000, 40_000
@@ -96,8 +90,6 @@ def test_many_candidates() -> None:
     assert p_value(observed, np.bincount(groups, np.exp(scores / 500)).tolist()) > IMPOSSIBLE
     assert p_value(observed, np.bincount(groups, np.exp(1.4 * scores / 500)).tolist()) < IMPOSSIBLE
 
-
-# ---- tokens through permits --------------------------------------------------------------------------------
 
 ROWS = np.array(
     [[-0.2, -2, -3, -4], [-2, -0.3, -3, -2], [-0.1, -4, -3, -5], [-1, -1, -2, -2], [np.nan, 0, 0, 0]],

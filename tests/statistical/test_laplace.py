@@ -9,8 +9,8 @@ from scipy import stats
 
 from dpfewshot import _core
 from dpfewshot.exact.choice import discrete_laplace
+from tests.support.laws import IMPOSSIBLE
 
-IMPOSSIBLE = 1e-9
 DRAWS = 20_000
 
 

@@ -10,9 +10,9 @@ import pytest
 from bench.poisoned import Obedient, planted, synthesizer
 from dpfewshot.audit.bounds import Rate, most_probable
 from dpfewshot.mechanisms import Gaussian
+from tests.support.laws import IMPOSSIBLE
 from tests.support.set_ups import LessNoise
 
-IMPOSSIBLE = 1e-9
 PLAYS = 500
 MECHANISM = Gaussian(top_k=100)
 SMALL = {"units": 10, "prompts": 10, "tokens": 1}

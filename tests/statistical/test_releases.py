@@ -19,8 +19,6 @@ from tests.support.laws import IMPOSSIBLE, noisy_max, p_value
 
 DRAWS = 20_000
 
-# ---- choices of prompts, and measured counts ---------------------------------------------------------------
-
 RATE = Fraction(1, 2)
 SCORES = [10.0, 8.5, 7.0, 2.0]
 
@@ -103,8 +101,6 @@ def test_control_narrower_intervals_do_not() -> None:
     )
 
 
-# ---- labels ----------------------------------------------------------------------------------------------
-
 VOTES = {"a": 6, "b": 4, "d": 3, "elsewhere": 9}
 CANDIDATES = ("d", "c", "b", "a")
 
@@ -168,8 +164,6 @@ def test_a_label_of_several_units_comes_out_as_often_as_the_noise_says() -> None
     for wrong in (0.9, 1.1):
         assert stats.binomtest(released, count, tail(noise, epsilon * wrong)).pvalue < IMPOSSIBLE
 
-
-# ---- calibrations ----------------------------------------------------------------------------------------
 
 LABELS = 50_000
 

@@ -14,8 +14,8 @@ from dpfewshot import _core
 from dpfewshot.exact.normal import Uniform, decide
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.sampling import FixedSizeSampler, disjoint_parts
+from tests.support.laws import IMPOSSIBLE
 
-IMPOSSIBLE = 1e-9
 DRAWS = 200_000
 FINE = 8 * 2**27
 

@@ -16,8 +16,9 @@ from scipy import integrate, stats
 from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.mechanisms import Draws, ReportNoisyMax, RowChange, SparseVector, sparse_vector
+from tests.support.laws import IMPOSSIBLE, measured_epsilon
+from tests.support.sensitivity import certain
 
-IMPOSSIBLE = 1e-9
 PROMPTS = 10
 RUNS = 20_000
 PASSES = 5
@@ -38,12 +39,6 @@ class Inner(ReportNoisyMax):
         return 1
 
 
-def certain(*tokens: int) -> NDArray[np.float32]:
-    rows = np.full((len(tokens), 2), -np.inf, dtype=np.float32)
-    rows[range(len(tokens)), list(tokens)] = 0
-    return rows
-
-
 def draws(row_change: RowChange) -> Draws:
     return Draws(1.0, RUNS, PASSES + 1, PROMPTS, row_change)
 
@@ -51,9 +46,6 @@ def draws(row_change: RowChange) -> Draws:
 def mechanism_of(row_change: RowChange) -> SparseVector:
     """Equal shares: a test costs 1/σ. The threshold is half of what a unit changes the distance by."""
     return SparseVector(Inner(), row_change.rows / 2 / PROMPTS, 1)
-
-
-# ---- one test --------------------------------------------------------------------------------------------
 
 
 def passing_probability(offset: float, epsilon: float) -> float:
@@ -70,9 +62,7 @@ def passing_probability(offset: float, epsilon: float) -> float:
 def test_a_test_passes_as_often_as_its_noise_says_and_no_other(row_change: RowChange) -> None:
     count, epsilon, sensitivity = 12_000, 6.0, row_change.rows
     test = sparse_vector.AboveThreshold(
-        2 * sensitivity * _core.grid,
-        sparse_vector.threshold_rate(Fraction(epsilon), row_change),
-        None,
+        2 * sensitivity * _core.grid, sparse_vector.threshold_rate(Fraction(epsilon), row_change), None
     )
     passed = 0
     for _ in range(count):
@@ -83,9 +73,6 @@ def test_a_test_passes_as_often_as_its_noise_says_and_no_other(row_change: RowCh
         assert stats.binomtest(passed, count, passing_probability(1.0, epsilon * wrong)).pvalue < IMPOSSIBLE
 
 
-# ---- whole runs ------------------------------------------------------------------------------------------
-
-
 def rows_of(row_change: RowChange, halts: bool, unit: bool) -> NDArray[np.float32]:
     """The unit brings the distance to nothing where the run should pass, and away from it where it halts.
 
@@ -93,8 +80,8 @@ def rows_of(row_change: RowChange, halts: bool, unit: bool) -> NDArray[np.float3
     the unit's agrees in one data set and disagrees in the other.
     """
     if row_change is RowChange.ADDED:
-        return certain(*[0] * (PROMPTS - 1 + halts + unit))
-    return certain(*[0] * (PROMPTS - 1), int(halts == unit))
+        return certain(*[0] * (PROMPTS - 1 + halts + unit), width=2)
+    return certain(*[0] * (PROMPTS - 1), int(halts == unit), width=2)
 
 
 def count_hits(row_change: RowChange, sigma: float, unit: bool) -> int:
@@ -118,11 +105,8 @@ def fast_noise(seed: int) -> Iterator[float]:
         yield from generator.laplace(size=10_000).tolist()
 
 
-def measured_epsilon(row_change: RowChange, sigma: float) -> float:
-    with_unit, without = (count_hits(row_change, sigma, unit) for unit in (True, False))
-    least = float(stats.beta.ppf(IMPOSSIBLE / 2, with_unit, RUNS - with_unit + 1))
-    most = float(stats.beta.isf(IMPOSSIBLE / 2, without + 1, RUNS - without))
-    return math.log(least / most)
+def measured(row_change: RowChange, sigma: float) -> float:
+    return measured_epsilon(*(count_hits(row_change, sigma, unit) for unit in (True, False)), RUNS)
 
 
 @pytest.mark.parametrize("row_change", RowChange)
@@ -130,13 +114,9 @@ def test_measured_epsilon_of_a_run_is_below_the_claim_and_half_the_noise_is_caug
     row_change: RowChange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = fast_noise(seed=20)
-    monkeypatch.setattr(
-        sparse_vector,
-        "discrete_laplace",
-        lambda numerator, denominator, _source: round(next(noise) * denominator / numerator),
-    )
+    monkeypatch.setattr(sparse_vector, "discrete_laplace", lambda n, d, _source: round(next(noise) * d / n))
     sigma = 1 / EPSILON
     claimed = mechanism_of(row_change).event(draws(row_change), sigma).events[1].epsilon
     assert claimed == pytest.approx(EPSILON)
-    assert 0.4 * EPSILON < measured_epsilon(row_change, sigma) < EPSILON
-    assert measured_epsilon(row_change, sigma / 2) > EPSILON
+    assert 0.4 * EPSILON < measured(row_change, sigma) < EPSILON
+    assert measured(row_change, sigma / 2) > EPSILON

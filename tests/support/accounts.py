@@ -1,8 +1,12 @@
 """Accounts of every kind, empty."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,11 +19,7 @@ from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import LABEL_COLUMN, PrivacySpend
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    MakeAccount = Callable[..., Account]
+MakeAccount = Callable[..., Account]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -56,6 +56,18 @@ def charged(account: Account, scope: str | None, cost: Cost, details: Details = 
     entry = account.reserve(scope, cost, details, DRAWS).entry
     account.draw(entry, LEASE)
     return entry
+
+
+def raced(threads: int, calls: int, call: Callable[..., object], *arguments: object) -> Counter[object]:
+    """How the calls of several threads ended, which begin at once and make so many each."""
+    barrier = threading.Barrier(threads)
+
+    def race(_: int) -> list[object]:
+        barrier.wait(30)
+        return [outcome(call, *arguments)[0] for _ in range(calls)]
+
+    with ThreadPoolExecutor(threads) as pool:
+        return Counter(chain.from_iterable(pool.map(race, range(threads))))
 
 
 def outcome(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.account.account import Account
 from tests.support import factory, resuming
 from tests.support.scripts import Hooked
 
@@ -34,6 +35,22 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
         return factory.synthesizer(backend or Hooked(), **(settings | options))
 
     return made
+
+
+def fails_once(patch: pytest.MonkeyPatch, act: str, *, after: bool) -> None:
+    """The first such act of an account is refused, or made, and its answer is lost."""
+    inner, begun = getattr(Account, act), list[str]()
+
+    def outer(self: Account, *arguments: Any) -> Any:
+        begun.append(act)
+        if len(begun) == 1 and not after:
+            raise dpf.LedgerError("locked")
+        answer = inner(self, *arguments)
+        if len(begun) == 1:
+            raise dpf.LedgerError("the connection was lost at COMMIT")
+        return answer
+
+    patch.setattr(Account, act, outer)
 
 
 def acts(folder: Path) -> list[object]:

@@ -40,11 +40,11 @@ def ledger(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'budget.db'}"
 
 
-def interrupted(answers: int, **options: Any) -> dpf.Synthesizer:
+def interrupted(answers: int | Dying, *, resume: bool = False, **options: Any) -> dpf.Synthesizer:
     """A run whose backend died, as it is in memory, with what it charged ahead."""
-    made = synthesizer(Dying(answers), **options)
+    made = synthesizer(answers if isinstance(answers, Dying) else Dying(answers), **options)
     with pytest.raises(dpf.BackendError):
-        made.generate_all()
+        made.generate_all(resume=resume)
     return made
 
 

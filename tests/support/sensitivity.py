@@ -16,6 +16,7 @@ from dpfewshot import _core
 from tests.support import twins
 
 GRID, LOGIT_GRID = _core.grid, _core.logit_grid
+INF = math.inf
 ROOT_TWO = math.sqrt(2)
 CLIPS = (1e-12, 0.1, 0.5, 1.0, ROOT_TWO)
 LOGIT_CLIPS = (1e-9, 0.3, 5.0, 1000.0)
@@ -146,4 +147,6 @@ def stacked(matrix: Matrix, *rows: Matrix) -> Matrix:
     return np.concatenate([matrix, *(row[np.newaxis] for row in rows)])
 
 
-INF = math.inf
+def certain(*tokens: int, width: int) -> Matrix:
+    """Rows, each certain of its token."""
+    return np.where(np.arange(width) == np.array(tokens)[:, np.newaxis], 0, -INF).astype(np.float32)

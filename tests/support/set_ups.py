@@ -33,11 +33,20 @@ class Indifferent(Scripted):
 
 
 class Mixing(Indifferent):
-    """Claims batch invariance, and moves every answer a little with the number of prompts."""
+    """Claims batch invariance, and moves every answer a little with the number of prompts.
+
+    Args:
+        supports_alone: where it is asked for a support alone: as generations ask, and few checks.
+    """
+
+    def __init__(self, *, supports_alone=False):
+        super().__init__()
+        self.supports_alone = supports_alone
 
     def next_token_logprobs(self, prompts, support=None):
         answers = super().next_token_logprobs(prompts, support)
-        return answers * np.float32(1 + 1e-6 * len(prompts))
+        sound = self.supports_alone and support is None
+        return answers if sound else answers * np.float32(1 + 1e-6 * len(prompts))
 
 
 @dataclass(frozen=True)
@@ -67,14 +76,6 @@ class LessNoisyRelease:
     def token(self, logprobs, public_logprobs, permit):
         permit.use(self.claimed)
         return self.release.token(logprobs, public_logprobs, Permit(1, self.noise_multiplier))
-
-
-class MixingSupports(Indifferent):
-    """The same, where it is asked for a support: as generations ask, and few checks."""
-
-    def next_token_logprobs(self, prompts, support=None):
-        answers = super().next_token_logprobs(prompts, support)
-        return answers if support is None else answers * np.float32(1 + 1e-6 * len(prompts))
 
 
 class ForgetsBlocks(Gaussian):
