@@ -71,7 +71,7 @@ def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> boo
         return replicas.run(server.rows(prompts, support), server)
 
     whole = ask(prompts[:1], None)[0]
-    _check_total(whole, whole=dialect.whole)
+    _check_total(whole)
     _check_untouched(whole, *replicas.run(server.answer(prompts[:1], None, dialect.distorted), server))
     support = spread(dialect.vocabulary_size)
     if dialect.picks:
@@ -110,10 +110,10 @@ def _prompts(replicas: Replicas) -> list[list[int]]:
     ]
 
 
-def _check_total(row: Logprobs, *, whole: bool) -> None:
-    """Check that probabilities sum to 1, or to at most 1 if the server truncates."""
+def _check_total(row: Logprobs) -> None:
+    """Check that probabilities sum to 1."""
     total = float(np.exp(row.astype(np.float64)).sum())
-    if not (total > 0 and np.log(total) <= NORMALISATION) or (whole and np.log(total) < -NORMALISATION):
+    if not (total > 0 and abs(np.log(total)) <= NORMALISATION):
         raise BackendError(f"the server's probabilities sum to {total:.4g} over the vocabulary")
 
 
