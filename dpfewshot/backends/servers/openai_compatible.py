@@ -164,9 +164,8 @@ class OpenAICompatible(LogprobBackend):
         usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
         if width and (usable or len(replicas.servers) > 1):  # a dead replica fails an empty draw too
             wanted = None if support is None else [int(token) for token in support]
-            rows[usable] = replicas.rows(
-                [[*self._bos, *map(int, prompts[place])] for place in usable], wanted
-            )
+            sent = [[*self._bos, *map(int, prompts[place])] for place in usable]
+            rows[usable] = replicas.run(replicas.rows(sent, wanted))
         return rows
 
     def close(self) -> None:
@@ -197,8 +196,8 @@ class OpenAICompatible(LogprobBackend):
         disconnect = weakref.finalize(self, replicas.close)
         with ExitStack() as on_failure:
             on_failure.callback(disconnect)
-            replicas.open()
-            self._varying = verify_all(replicas) if self._verify else []
+            replicas.run(replicas.open())
+            self._varying = replicas.run(verify_all(replicas)) if self._verify else []
             self.batch_invariant = self._verify and not self._varying
             if self._must_be_invariant and self._varying:
                 raise BackendNotBatchInvariant(
