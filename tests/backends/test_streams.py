@@ -36,7 +36,8 @@ class Model:
         self.faults: list[str] = []
         self.evaluated: list[int] = []
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        del special
         return [len(text) % 50]
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
@@ -62,9 +63,6 @@ class Streams:
 
     def copy(self, source: int, target: int) -> None:
         self.tokens[target] = list(self.tokens[source])
-
-    def rewind(self, stream: int, length: int) -> None:
-        del self.tokens[stream][length:]
 
     def extend(self, stream: int, start: int, tokens: list[int]) -> np.ndarray:
         self.during()

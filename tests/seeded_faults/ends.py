@@ -118,9 +118,9 @@ ENDS = (
         "tests/backends/test_llama_library.py",
     ),
     Fault(
-        "dpfewshot/backends/llama_cpp/model.py",
-        "return self._tokens(text, special=False)",
-        "return self._tokens(text, special=True)",
+        "dpfewshot/backends/streams/backend.py",
+        "return self._model.tokenize(text, special=False)",
+        "return self._model.tokenize(text, special=True)",
         "special tokens in private text are never parsed",
         "tests/integration/test_llama_texts.py",
     ),

@@ -65,10 +65,11 @@ class StreamModel(Protocol):
     longest: int | None
     most_streams: int
 
-    def tokenize(self, text: str) -> list[int]: ...  # noqa: D102 - see above
-    def detokenize(self, tokens: Tokens) -> str: ...  # noqa: D102
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of a text, which is public if special tokens are parsed."""
+
+    def detokenize(self, tokens: Tokens) -> str: ...  # noqa: D102 - see above
     def chat_text(self, contents: Sequence[str]) -> str: ...  # noqa: D102
-    def chat_tokens(self, text: str) -> list[int]: ...  # noqa: D102
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
         """Return empty streams of at least this many tokens, for one of some lanes."""
@@ -119,7 +120,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         with self._guard():
-            return self._model.tokenize(text)
+            return self._model.tokenize(text, special=False)
 
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
@@ -137,7 +138,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
         with self._guard():
-            return self._model.chat_tokens(text)
+            return self._model.tokenize(text, special=True)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
