@@ -73,15 +73,12 @@ class Dialect(ABC):
         """Return the token ids of a private text; special tokens in it stay text."""
 
     @abstractmethod
-    def known_text(self, tokens: Tokens) -> str | None:
-        """Return the text of tokens if that needs no request, else None.
-
-        Callers ask for each token of the vocabulary in turn.
-        """
-
     async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens; only asked where `known_text` does not tell."""
-        raise NotImplementedError
+        """Return the text of tokens."""
+
+    @abstractmethod
+    async def token_texts(self) -> list[str]:
+        """Return the text of each token alone, in order."""
 
     async def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the model's template, if the server gives it; see `LogprobBackend`."""

@@ -131,10 +131,15 @@ class OpenAICompatible(LogprobBackend):
             BackendError: a token id is not in 0 to V-1, or the server fails.
         """
         self._check_tokens(tokens)
-        replicas, ids = self._here(), [int(token) for token in tokens]
-        dialect = replicas.first.dialect
-        known = dialect.known_text(ids)
-        return replicas.run(dialect.detokenize(ids)) if known is None else known
+        if len(tokens) == 1:
+            return self.token_texts()[tokens[0]]
+        replicas = self._here()
+        return replicas.run(replicas.first.dialect.detokenize([int(token) for token in tokens]))
+
+    def token_texts(self) -> list[str]:
+        """Return the text of each token alone, in order. The server is asked once."""
+        replicas = self._here()
+        return self.known("texts", lambda: replicas.run(replicas.first.dialect.token_texts()))
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +75,6 @@ class VLLM(Dialect):
         self.picks = True
         self._most = 0
         self._end_names: dict[int, str] = {}
-        self._texts: list[str] | None = None
-        self._reading_texts = asyncio.Lock()
 
     async def connect(self) -> None:
         """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
@@ -98,18 +95,22 @@ class VLLM(Dialect):
         tokens = await gather(self._tokens_of(piece, add_special_tokens=False) for piece in pieces)
         return [token for piece in tokens for token in piece]
 
-    def known_text(self, tokens: Tokens) -> str | None:
-        """Return the text of a single token, once all are read; else None."""
-        if len(tokens) != 1 or self._texts is None:
-            return None if tokens else ""
-        return self._texts[tokens[0]] if tokens[0] < len(self._texts) else ""
-
     async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens. The texts of all single tokens are read once."""
-        if len(tokens) == 1:
-            await self._all_texts()
-        known = self.known_text(tokens)
-        return await self._text_of(tokens) if known is None else known
+        """Ask `/detokenize`, which may refuse tokens that only pad the model's matrices."""
+        if not tokens:
+            return ""
+        body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
+        return await self.client.ask(
+            f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
+        )
+
+    async def token_texts(self) -> list[str]:
+        """Return the text of each token; of those that only pad the model's matrices, none."""
+        texts: list[str] = []
+        while any(chunk := await self._chunk(range(len(texts), len(texts) + CHUNK))):
+            texts += chunk
+        padding = [""] * (self.vocabulary_size - len(texts))
+        return [*texts, *padding][: self.vocabulary_size]
 
     def kind_of(self, support: Tokens | None) -> str:
         """Return whether ids are sent. Such a request would void the answers of others in its batch."""
@@ -169,7 +170,7 @@ class VLLM(Dialect):
                 "prompts are sent as token ids, so it needs that page, and one that detokenises"
             ) from None
         for name, tokens in zip(END_NAMES, parsed, strict=True):
-            if len(tokens) == 1 and await self._text_of(tokens) == name:
+            if len(tokens) == 1 and await self.detokenize(tokens) == name:
                 self._end_names[tokens[0]] = name
         if not self._end_names:
             raise BackendError(f"{server} knows none of the usual end tokens")
@@ -195,18 +196,6 @@ class VLLM(Dialect):
         url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
         return url, body | {"logprobs": logprobs}
 
-    async def _all_texts(self) -> list[str]:
-        """Return the text of every token that has one, by id."""
-        async with self._reading_texts:
-            if self._texts is None:
-                texts: list[str] = []
-                while any(chunk := await self._chunk(range(len(texts), len(texts) + CHUNK))):
-                    texts += chunk
-                while texts and not texts[-1]:
-                    texts.pop()
-                self._texts = texts
-        return self._texts
-
     async def _chunk(self, tokens: Sequence[int]) -> list[str]:
         """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
         separator, name = next(iter(self._end_names.items()))
@@ -218,19 +207,13 @@ class VLLM(Dialect):
 
     async def _text_or_nothing(self, tokens: Tokens) -> str:
         try:
-            return await self._text_of(tokens)
+            return await self.detokenize(tokens)
         except (Refused, Unanswered):
             return ""
 
     async def _tokens_of(self, text: str, **settings: Any) -> list[int]:
         body = {"model": self.model, "skip_special_tokens": False, **settings, "prompt": text}
         return await self.client.ask(f"{self.client.root}/tokenize", body, token_ids)
-
-    async def _text_of(self, tokens: Tokens) -> str:
-        body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
-        return await self.client.ask(
-            f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
-        )
 
 
 def _ids(answer: Any) -> set[int]:
