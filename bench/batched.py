@@ -48,7 +48,7 @@ class Batched(LogprobBackend):
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`."""
-        return self._model.tokenize(text)
+        return self._model.tokenize(text, special=False)
 
     def detokenize(self, tokens: Tokens) -> str:
         """The text of `tokens`."""

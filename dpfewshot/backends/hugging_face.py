@@ -81,8 +81,10 @@ class HuggingFaceModel:
         self.longest = _longest(self.network.config.get_text_config())
         self.layers = self._try_out()
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of `text`: nothing is added, and special tokens are parsed or stay text."""
+        if special:
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         return list(self._encoder.encode(readable(text), add_special_tokens=False).ids)
 
     def detokenize(self, tokens: Tokens) -> str:
@@ -96,10 +98,6 @@ class HuggingFaceModel:
         with suppress(ValueError):  # it has none, or several and no default
             template = tokenizer.get_chat_template()
         return conversation(template, contents, bos=tokenizer.bos_token or "", eos=tokenizer.eos_token or "")
-
-    def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> HuggingFaceStreams:
         """Return empty streams of this many tokens. There is one lane: PyTorch divides the work itself."""
@@ -263,6 +261,7 @@ class HuggingFaceStreams:
     Position p of a sequence is cell p of its stream, so there is no left padding and no position depends on
     a neighbour.
 
+    - A cell is overwritten before it is attended to: there is nothing to drop.
     - `extend` evaluates one sequence: the shapes depend on that sequence alone.
     - `step` evaluates one token in each of several streams. Each attends to all cells of its stream, with
       later ones masked: the shapes are the same whatever the streams hold.
@@ -293,9 +292,6 @@ class HuggingFaceStreams:
         for layer in self._layers:
             for cells in layer:
                 cells[target] = cells[source]
-
-    def rewind(self, stream: int, length: int) -> None:
-        """Do nothing: `extend` and `step` overwrite a cell before they attend to it, and to none after it."""
 
     def extend(self, stream: int, start: int, tokens: Tokens) -> Tensor:
         """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""

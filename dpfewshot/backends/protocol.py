@@ -64,6 +64,10 @@ class LogprobBackend(ABC):
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`, with U+FFFD for bytes that are no character."""
 
+    def token_texts(self) -> list[str]:
+        """Return the text of each token alone, in order."""
+        return [self.detokenize([token]) for token in range(self.vocabulary_size)]
+
     @abstractmethod
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token.

@@ -232,7 +232,7 @@ def token_automaton(backend: LogprobBackend, schema: str, ends: frozenset[int]) 
 
 def _texts(backend: LogprobBackend) -> list[str]:
     """The text of each token behind another one: at the start of a text, tokenizers may drop its space."""
-    alone = [backend.detokenize([token]) for token in range(backend.vocabulary_size)]
+    alone = backend.token_texts()
     sample = backend.tokenize("a b")
     if (
         max(sample) >= len(alone)

@@ -70,7 +70,6 @@ class Model:
     base_url: tuple[str, ...] = setting((), of=[OPENAI])
     api_key_env: str | None = setting(None, of=[OPENAI])
     dialect: str | None = setting(None, of=[OPENAI])
-    allow_truncated: bool | None = setting(None, of=[OPENAI])
     proxy: str | None = setting(None, of=[OPENAI])
     ca_bundle: str | None = setting(None, of=[OPENAI])
     device: str | None = setting(None, of=[HUGGING_FACE])

@@ -152,7 +152,6 @@ def test_a_copy_takes_nothing_of_the_stream_with_it(backend):
         streams.extend(1, 0, [1, 2, 3])
         streams.copy(1, 2)
         expected = streams.extend(2, 3, [4]).copy()
-        streams.rewind(2, 0)
         streams.extend(2, 0, [9] * 200)
         streams.copy(1, 2)
         assert same_bits(streams.extend(2, 3, [4]), expected)

@@ -251,7 +251,7 @@ NO_ADDRESS = "base_url is an address, or a list of at least one"
         (
             URL,
             {"dialect": "none"},
-            "^unknown dialect 'none'; choose 'auto', 'llama-server', 'vllm', 'openai'$",
+            "^unknown dialect 'none'; choose 'auto', 'llama-server', 'vllm'$",
         ),
         (URL, {"concurrency": 0}, "concurrency=0"),
         (URL, {"timeout": 0.0}, "timeout=0"),

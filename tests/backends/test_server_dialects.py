@@ -288,25 +288,16 @@ def test_concurrency_is_bounded(connect):
 # ---- what is lacking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("most", "owner", "kind", "says"),
-    [(20, "vllm", "vllm", "--max-logprobs -1"), (5, "somebody", "openai", "5 or 20 log-probabilities")],
-)
-def test_a_truncating_server_is_refused_unless_allowed(connect, most, owner, kind, says):
-    script = VLLM()
-    script.most, script.owner = most, owner
-    with pytest.raises(BackendError, match=says):
-        connect(script)
-    backend = connect(script, allow_truncated=True)
-    assert backend.describe().startswith(f"{kind} at")
-    assert "truncated" in backend.describe()
-    found = backend.next_token_logprobs([[1], [2]])
-    assert np.isfinite(found).sum(axis=1).tolist() == [most, most]
-    assert backend.batch_invariant
+class Truncating(VLLM):
+    most = 20
 
 
-class Plain(VLLM):
-    owner, most, tokenize = "somebody", 5, None
+class Unknown(VLLM):
+    owner = "somebody"
+
+
+class Plain(Unknown):
+    tokenize = None
 
 
 class ByText(VLLM):
@@ -323,7 +314,9 @@ class OtherModel(VLLM):
 @pytest.mark.parametrize(
     ("script", "options", "says"),
     [
-        (Plain, {"allow_truncated": True}, "does not tokenise"),
+        (Truncating, {}, "returns 20 log-probabilities per token: start it with --max-logprobs -1"),
+        (Unknown, {}, "5 or 20 log-probabilities"),
+        (Plain, {"dialect": "vllm"}, "does not tokenise"),
         (ByText, {}, "does not answer: an answer of an undocumented form"),
         (OtherModel, {}, "has no model 'served'; it has 'other'"),
     ],
@@ -332,6 +325,10 @@ def test_what_is_lacking_is_said(connect, script, options, says):
     """Tokens that are named by their text are never taken for ids."""
     with pytest.raises(BackendError, match=says):
         connect(script(), **options)
+
+
+def test_a_server_with_another_owner_is_used_under_the_name_of_its_kind(connect):
+    assert connect(Unknown(), dialect="vllm").batch_invariant
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,13 @@ def choose() -> Chosen:
 def test_a_server_or_its_replicas_and_hugging_face(choose: Chosen, made: dict[str, dict[str, Any]]) -> None:
     urls = ("http://one/v1", "http://two/v1")
     way = ("--set=proxy=http://proxy:3128", "--set=ca_bundle=authority.pem", f"--set=base_url={list(urls)}")
-    choose("--backend", "openai", "--model", "m", "--set", "allow_truncated=true", *way)
+    choose("--backend", "openai", "--model", "m", *way)
     assert made["OpenAICompatible"] == {
         "proxy": "http://proxy:3128",
         "ca_bundle": "authority.pem",
         "base_url": urls,
         "model": "m",
         "api_key": None,
-        "allow_truncated": True,
     }
     choose("--backend", "hugging-face", "--model", "gpt2", "--set", "device=cpu", "--set", "dtype=float32")
     expected = {"model": "gpt2", "device": "cpu", "dtype": "float32"}

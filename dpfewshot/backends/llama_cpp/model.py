@@ -96,23 +96,8 @@ class LlamaModel:
             logprobs: NDArray[np.float64] = shifted[columns] - np.log(self._exponentials.sum())
             return logprobs
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`: nothing is added, and special tokens stay text."""
-        return self._tokens(text, special=False)
-
-    def chat_tokens(self, text: str) -> list[int]:
-        """Return the token ids of a public text: nothing is added, and special tokens are parsed."""
-        return self._tokens(text, special=True)
-
-    def chat_text(self, contents: Sequence[str]) -> str:
-        """Return a conversation in the file's chat template."""
-        template = self.library.llama_model_chat_template(self.handle, None)
-        names = (self.library.llama_vocab_bos, self.library.llama_vocab_eos)
-        ends = (name(self._vocabulary) for name in names)  # -1 if the vocabulary has no such token
-        bos, eos = ("" if token < 0 else self.detokenize([token]) for token in ends)
-        return conversation(template and template.decode(errors="replace"), contents, bos=bos, eos=eos)
-
-    def _tokens(self, text: str, *, special: bool) -> list[int]:
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of `text`: nothing is added, and special tokens are parsed or stay text."""
         data = readable(text).encode()
         count = len(data) + 8
         while True:
@@ -123,6 +108,14 @@ class LlamaModel:
             if found >= 0:
                 return list(tokens[:found])
             count = -found
+
+    def chat_text(self, contents: Sequence[str]) -> str:
+        """Return a conversation in the file's chat template."""
+        template = self.library.llama_model_chat_template(self.handle, None)
+        names = (self.library.llama_vocab_bos, self.library.llama_vocab_eos)
+        ends = (name(self._vocabulary) for name in names)  # -1 if the vocabulary has no such token
+        bos, eos = ("" if token < 0 else self.detokenize([token]) for token in ends)
+        return conversation(template and template.decode(errors="replace"), contents, bos=bos, eos=eos)
 
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
@@ -252,13 +245,9 @@ class KVStreams:
         """Copy a whole stream; llama.cpp does so at the start of the next decode call."""
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
-    def rewind(self, stream: int, length: int) -> None:
-        """Drop the tokens after the first `length` of a stream."""
-        if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
-            self._fail("llama.cpp cannot rewind a stream")
-
     def extend(self, stream: int, start: int, tokens: Tokens) -> Row:
         """Evaluate `tokens` at positions `start`, `start` + 1, ... of one stream; see `Streams.extend`."""
+        self._rewind(stream, start)
         for index, token in enumerate(tokens):
             self._set(index, token, start + index, stream, output=index == len(tokens) - 1)
         self._decode(len(tokens))
@@ -271,6 +260,7 @@ class KVStreams:
         These have no gap, so the shape of the computation is always `len(tokens)` streams by one token.
         """
         for index, (token, position) in enumerate(zip(tokens, positions, strict=True)):
+            self._rewind(first + index, position)
             self._set(index, token, position, first + index, output=True)
         self._decode(len(tokens))
         return [self._logits(index) for index in range(active)]
@@ -282,6 +272,11 @@ class KVStreams:
             self._library.llama_free(self._context)
             self._context = None
             self.failed = True
+
+    def _rewind(self, stream: int, length: int) -> None:
+        """Drop the tokens after the first `length` of a stream."""
+        if not self._library.llama_memory_seq_rm(self._memory, stream, length, -1):
+            self._fail("llama.cpp cannot rewind a stream")
 
     def _set(self, index: int, token: int, position: int, stream: int, *, output: bool) -> None:
         batch = self._batch

@@ -29,15 +29,11 @@ MORE_THAN_ANY = 1 << 24
 class Dialect(ABC):
     """One kind of server.
 
-    Args:
-        allow_truncated: whether a few log-probabilities per prompt are enough.
-
     Attributes, set by `connect`:
         vocabulary_size: V.
         end_token_ids: the tokens that end a text.
         context_tokens: the longest prompt with the token that follows it; None if the server does not say.
         bos: the token that the model wants in front of every prompt; None without one.
-        whole: whether the server returns the log-probabilities of the whole vocabulary.
         picks: whether supports are requested by token id: the dialect can, and the server does so correctly.
         slots: how many prompts the server computes at once; None if it does not say.
     """
@@ -51,15 +47,13 @@ class Dialect(ABC):
 
     prompts_per_request: ClassVar[int] = 1
 
-    def __init__(self, client: Client, model: str, *, allow_truncated: bool) -> None:
+    def __init__(self, client: Client, model: str) -> None:
         self.client = client
         self.model = model
-        self.allow_truncated = allow_truncated
         self.vocabulary_size = 0
         self.end_token_ids: frozenset[int] = frozenset()
         self.context_tokens: int | None = None
         self.bos: int | None = None
-        self.whole = True
         self.picks = False
         self.slots: int | None = None
 
@@ -79,15 +73,12 @@ class Dialect(ABC):
         """Return the token ids of a private text; special tokens in it stay text."""
 
     @abstractmethod
-    def known_text(self, tokens: Tokens) -> str | None:
-        """Return the text of tokens if that needs no request, else None.
-
-        Callers ask for each token of the vocabulary in turn.
-        """
-
     async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens; only asked where `known_text` does not tell."""
-        raise NotImplementedError
+        """Return the text of tokens."""
+
+    @abstractmethod
+    async def token_texts(self) -> list[str]:
+        """Return the text of each token alone, in order."""
 
     async def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation in the model's template, if the server gives it; see `LogprobBackend`."""
@@ -122,10 +113,9 @@ class Dialect(ABC):
     def row(self, pairs: Iterable[tuple[int, float | None]], support: Tokens | None) -> Logprobs:
         """Return a row made of (token id, log-probability) pairs.
 
-        A missing value is -inf if the server truncates; otherwise the whole row is NaN. An invalid value
-        (NaN, null, or above 0) makes the whole row NaN.
+        A missing or invalid value (NaN, null, or above 0) makes the whole row NaN.
         """
-        values = np.full(self.vocabulary_size, -np.inf if not self.whole else np.nan, dtype=np.float32)
+        values = np.full(self.vocabulary_size, np.nan, dtype=np.float32)
         found = dict(pairs)  # as one array: an element at a time takes a tenth of a second of 49,152
         if not all(type(token) is int and 0 <= token < self.vocabulary_size for token in found):
             raise Malformed

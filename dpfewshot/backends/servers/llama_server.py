@@ -97,7 +97,7 @@ class LlamaServer(Dialect):
             ) from None
         except Refused as refusal:
             raise template_failed(refusal.message) from None
-        return text if self.bos is None else text.removeprefix(self.known_text([self.bos]))
+        return text if self.bos is None else text.removeprefix(await self.detokenize([self.bos]))
 
     async def chat_tokens(self, text: str) -> list[int]:
         """Ask `/tokenize`, with parsing special tokens on."""
@@ -107,9 +107,13 @@ class LlamaServer(Dialect):
         """Ask `/tokenize`, with adding and parsing special tokens off."""
         return await self._tokens_of(readable(text))
 
-    def known_text(self, tokens: Tokens) -> str:
+    async def detokenize(self, tokens: Tokens) -> str:
         """Join the tokens' bytes."""
         return b"".join(self._pieces[token] for token in tokens).decode("utf-8", errors="replace")
+
+    async def token_texts(self) -> list[str]:
+        """Return the text of each token's bytes."""
+        return [piece.decode("utf-8", errors="replace") for piece in self._pieces]
 
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]

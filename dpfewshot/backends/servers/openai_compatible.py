@@ -1,4 +1,4 @@
-"""A language model behind a server: vLLM, llama-server, or any other with OpenAI's completions."""
+"""A language model behind a server: vLLM or llama-server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpenAICompatible(LogprobBackend):
             replica that a hash of its token ids names. If a replica fails, the call fails for all prompts.
         model: the model's name on the server; llama-server ignores it and serves its only model.
         api_key: sent as a bearer token; appears in no message, log or representation.
-        dialect: "auto", or one of "llama-server", "vllm", "openai".
+        dialect: "auto", "llama-server" or "vllm".
         concurrency: the most requests in flight to each replica, at least 1; lowered to what the replica says
             it computes at once.
         timeout: seconds during which a request is retried; an answer is waited for five times as long. It
@@ -48,8 +48,6 @@ class OpenAICompatible(LogprobBackend):
             connects directly: environment variables are ignored and redirects are not followed.
         ca_bundle: a file or folder of PEM certificates to trust for https, in place of certifi's.
         verify: whether to run the checks. Without them `batch_invariant` is False.
-        allow_truncated: accept a server that returns only some log-probabilities. The guarantee is the same,
-            since a truncated vector is still a function of its own prompt; other tokens count as impossible.
 
     Attributes:
         batch_invariant: whether the checks passed, in this process.
@@ -76,7 +74,6 @@ class OpenAICompatible(LogprobBackend):
         proxy: str | None = None,
         ca_bundle: str | None = None,
         verify: bool = True,
-        allow_truncated: bool = False,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
@@ -88,7 +85,7 @@ class OpenAICompatible(LogprobBackend):
             gates: list[Gate] = []
             client = partial(Client, timeout=timeout, api_key=api_key, proxy=proxy, ca_bundle=ca_bundle)
             clients = [client(url, gate=Gate(concurrency, gates)) for url in base_urls]
-            return [Server(each, model, dialect, allow_truncated=allow_truncated) for each in clients]
+            return [Server(each, model, dialect) for each in clients]
 
         self._servers_of_a_process = servers  # no attribute holds the key: no representation shows it
         self._model = model
@@ -119,9 +116,8 @@ class OpenAICompatible(LogprobBackend):
         else:
             verdict = "not verified"
         several = f"{count} replicas of " if count > 1 else ""
-        truncated = "" if dialect.whole else ", truncated log-probabilities"
         hosts = ", ".join(server.client.host for server in replicas.servers)
-        return f"{several}{dialect.name} at {hosts}{truncated}, {verdict}"
+        return f"{several}{dialect.name} at {hosts}, {verdict}"
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
@@ -135,10 +131,15 @@ class OpenAICompatible(LogprobBackend):
             BackendError: a token id is not in 0 to V-1, or the server fails.
         """
         self._check_tokens(tokens)
-        replicas, ids = self._here(), [int(token) for token in tokens]
-        dialect = replicas.first.dialect
-        known = dialect.known_text(ids)
-        return replicas.run(dialect.detokenize(ids)) if known is None else known
+        if len(tokens) == 1:
+            return self.token_texts()[tokens[0]]
+        replicas = self._here()
+        return replicas.run(replicas.first.dialect.detokenize([int(token) for token in tokens]))
+
+    def token_texts(self) -> list[str]:
+        """Return the text of each token alone, in order. The server is asked once."""
+        replicas = self._here()
+        return self.known("texts", lambda: replicas.run(replicas.first.dialect.token_texts()))
 
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return a conversation of public texts in the model's template; see `LogprobBackend.chat_text`.
@@ -168,9 +169,8 @@ class OpenAICompatible(LogprobBackend):
         usable = [place for place, prompt in enumerate(prompts) if self._is_usable(prompt)]
         if width and (usable or len(replicas.servers) > 1):  # a dead replica fails an empty draw too
             wanted = None if support is None else [int(token) for token in support]
-            rows[usable] = replicas.rows(
-                [[*self._bos, *map(int, prompts[place])] for place in usable], wanted
-            )
+            sent = [[*self._bos, *map(int, prompts[place])] for place in usable]
+            rows[usable] = replicas.run(replicas.rows(sent, wanted))
         return rows
 
     def close(self) -> None:
@@ -201,8 +201,8 @@ class OpenAICompatible(LogprobBackend):
         disconnect = weakref.finalize(self, replicas.close)
         with ExitStack() as on_failure:
             on_failure.callback(disconnect)
-            replicas.open()
-            self._varying = verify_all(replicas) if self._verify else []
+            replicas.run(replicas.open())
+            self._varying = replicas.run(verify_all(replicas)) if self._verify else []
             self.batch_invariant = self._verify and not self._varying
             if self._must_be_invariant and self._varying:
                 raise BackendNotBatchInvariant(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from dpfewshot.backends.conformance import LONG_TOKENS, NORMALISATION, SAMPLE_PREFIX, mixed_texts
 from dpfewshot.backends.protocol import Logprobs, Tokens
-from dpfewshot.backends.servers.dialect import spread
+from dpfewshot.backends.servers.dialect import gather, spread
 from dpfewshot.backends.servers.replicas import Replicas
 from dpfewshot.backends.servers.server import Server
 from dpfewshot.errors import BackendError
@@ -40,56 +39,47 @@ APART = 0.2
 """The largest total variation between replicas: other kernels stay below, another model does not."""
 
 
-def verify(replicas: Replicas) -> list[str]:
+async def verify(replicas: Replicas) -> list[str]:
     """Check the values of every replica, and return the hosts whose answers depend on neighbours.
 
     Log-probabilities that are not the model's own, or differ from the first replica's, are refused.
     """
-    prompts = _prompts(replicas)
-
-    def check(server: Server) -> bool:
-        with replicas.naming(server):
-            return _probe(replicas, server, prompts)
-
-    with ThreadPoolExecutor(len(replicas.servers)) as pool:
-        invariant = list(pool.map(check, replicas.servers))
-    _check_alike(replicas, prompts[:COMPARED])
+    prompts = await _prompts(replicas)
+    probes = (replicas.named(server, _probe(server, prompts)) for server in replicas.servers)
+    invariant = await gather(probes)
+    await _check_alike(replicas, prompts[:COMPARED])
     for server, exact in zip(replicas.servers, invariant, strict=True):
         server.exact = exact
     return [server.client.host for server in replicas.servers if not server.exact]
 
 
-def _probe(replicas: Replicas, server: Server, prompts: Sequence[Tokens]) -> bool:
+async def _probe(server: Server, prompts: Sequence[Tokens]) -> bool:
     """Ask public prompts alone and as a crowd; return whether they have the same bits alone and among others.
 
     Only a crowd shows the fault: a vLLM gave three prompts the same bits alone and together, but not 10 of 12
     prompts (docs/decisions/servers.md). Sets whether the server picks token ids correctly.
     """
     dialect = server.dialect
-
-    def ask(prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
-        return replicas.run(server.rows(prompts, support), server)
-
-    whole = ask(prompts[:1], None)[0]
-    _check_total(whole, whole=dialect.whole)
-    _check_untouched(whole, *replicas.run(server.answer(prompts[:1], None, dialect.distorted), server))
+    [whole] = await server.rows(prompts[:1], None)
+    _check_total(whole)
+    _check_untouched(whole, *await server.answer(prompts[:1], None, dialect.distorted))
     support = spread(dialect.vocabulary_size)
     if dialect.picks:
         try:
-            picked = ask(prompts[:1], support)[0].tobytes()
+            picked = (await server.understood(server.rows(prompts[:1], support))).tobytes()
         except BackendError:
             picked = b""  # it refuses the choice
         dialect.picks = picked == whole[support].tobytes()
     asked = support if dialect.picks else None
-    first = ask(prompts[:1], asked)[0] if dialect.picks else whole
-    alone = [first, *(ask([prompt], asked)[0] for prompt in prompts[1:])]
+    [first] = await server.rows(prompts[:1], asked) if dialect.picks else [whole]
+    alone = [first, *[(await server.rows([prompt], asked))[0] for prompt in prompts[1:]]]
     _check_answered(prompts, alone, dialect.context_tokens)
     order = [*reversed(range(len(prompts))), 0]
-    together = ask([prompts[place] for place in order], asked)
+    together = await server.rows([prompts[place] for place in order], asked)
     return all(row.tobytes() == alone[place].tobytes() for row, place in zip(together, order, strict=True))
 
 
-def _prompts(replicas: Replicas) -> list[list[int]]:
+async def _prompts(replicas: Replicas) -> list[list[int]]:
     """Return public prompts of mixed lengths that fill all requests of the replica that takes the most.
 
     One in eight is long. Long prompts share all but their ends. A server that caches prefixes reuses one for
@@ -100,7 +90,7 @@ def _prompts(replicas: Replicas) -> list[list[int]]:
     most = max(server.client.gate.limit for server in replicas.servers)
     count = min(max(most * dialect.prompts_per_request, LEAST), MOST) + 1
     texts = [f"{SAMPLE_PREFIX} {text}" for text in mixed_texts()[:count]]
-    short = [replicas.run(replicas.first.tokenize(text)) for text in texts]
+    short = [await replicas.first.tokenize(text) for text in texts]
     size = LONG_TOKENS if dialect.context_tokens is None else min(LONG_TOKENS, dialect.context_tokens - 1)
     beginning = [*short[0]] * size
     chosen = [short[place % len(short)][:size] for place in range(count)]
@@ -110,10 +100,10 @@ def _prompts(replicas: Replicas) -> list[list[int]]:
     ]
 
 
-def _check_total(row: Logprobs, *, whole: bool) -> None:
-    """Check that probabilities sum to 1, or to at most 1 if the server truncates."""
+def _check_total(row: Logprobs) -> None:
+    """Check that probabilities sum to 1."""
     total = float(np.exp(row.astype(np.float64)).sum())
-    if not (total > 0 and np.log(total) <= NORMALISATION) or (whole and np.log(total) < -NORMALISATION):
+    if not (total > 0 and abs(np.log(total)) <= NORMALISATION):
         raise BackendError(f"the server's probabilities sum to {total:.4g} over the vocabulary")
 
 
@@ -141,12 +131,12 @@ def _check_answered(prompts: Sequence[Tokens], rows: Sequence[Logprobs], context
         )
 
 
-def _check_alike(replicas: Replicas, prompts: Sequence[Tokens]) -> None:
+async def _check_alike(replicas: Replicas, prompts: Sequence[Tokens]) -> None:
     """Compare every replica with the first on public prompts."""
     if len(replicas.servers) == 1:
         return
-    expected = np.exp(replicas.run(replicas.first.rows(prompts, None)))
+    expected = np.exp(await replicas.first.rows(prompts, None))
     for server in replicas.servers[1:]:
-        found = np.exp(replicas.run(server.rows(prompts, None), server))
+        found = np.exp(await server.understood(server.rows(prompts, None)))
         if not (np.abs(found - expected).sum(axis=1) / 2 <= APART).all():
             raise replicas.different(server, "log-probabilities")

@@ -8,9 +8,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
@@ -47,7 +46,7 @@ def replica_of(prompt: Tokens, count: int) -> int:
 
 
 class Replicas:
-    """Blocking calls to one process's servers, for `OpenAICompatible`.
+    """One process's servers, for `OpenAICompatible`: `run` waits for what the other methods return.
 
     Args:
         servers: the replicas, in the order of their addresses. The first tokenises, and the others are
@@ -64,27 +63,23 @@ class Replicas:
         """The first replica."""
         return self.servers[0]
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Connect to all, and refuse one that differs from the first."""
         for server in self.servers:  # one by one: replicas may share a machine
-            with self.naming(server):
-                self.run(server.open(), server)
+            await self.named(server, server.open())
             self._loop.silence()  # the first request imports further parts of the client
             expected = self.first.facts()
             for name, value in server.facts().items():
                 if value != expected[name]:
                     raise self.different(server, name)
 
-    def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
+    async def rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
         """Return rows of log-probabilities, each from its prompt's replica.
 
         Every call ends with a public prompt to every replica: a dead replica fails the call whether or not
         one of the private prompts was there. Of several failures, the first in the order of addresses is
         raised, so the error depends on the replicas alone.
         """
-        return self.run(self._rows(prompts, support))
-
-    async def _rows(self, prompts: Sequence[Tokens], support: Tokens | None) -> Logprobs:
         places: list[list[int]] = [[] for _ in self.servers]
         for place, prompt in enumerate(prompts):
             places[replica_of(prompt, len(places))].append(place)
@@ -109,10 +104,10 @@ class Replicas:
             rows[own] = answer
         return rows
 
-    def run(self, work: Coroutine[Any, Any, Result], server: Server | None = None) -> Result:
-        """Run a coroutine of a server, by default the first, and wait for its result."""
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine of these servers, and wait for its result."""
         try:
-            return self._loop.run((server or self.first).understood(work))
+            return self._loop.run(self.first.understood(work))
         except CancelledError:
             raise BackendError("this OpenAICompatible was closed during the call") from None
 
@@ -123,11 +118,10 @@ class Replicas:
             f"{name}: serve one model with the same settings at every address"
         )
 
-    @contextmanager
-    def naming(self, server: Server) -> Iterator[None]:
-        """Say in errors which of several replicas they are about."""
+    async def named(self, server: Server, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await work of a server. Its errors say which of several replicas they are about."""
         try:
-            yield
+            return await server.understood(work)
         except BackendError as error:
             if len(self.servers) == 1:
                 raise

@@ -19,7 +19,7 @@ from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import Client, Fault, Overloaded, Refused
 from dpfewshot.backends.servers.dialect import CHOSEN, Dialect, gather, spread
 from dpfewshot.backends.servers.llama_server import LlamaServer
-from dpfewshot.backends.servers.vllm import VLLM, OpenAICompletions
+from dpfewshot.backends.servers.vllm import VLLM
 from dpfewshot.errors import BackendError, DPFewShotError
 
 CANARY_SECONDS = 60.0
@@ -28,9 +28,7 @@ CANARY_SECONDS = 60.0
 DRIFT: Final = 0.1
 """The most that a probability of the canary may change on a server that is not batch-invariant."""
 
-DIALECTS: Final[Mapping[str, type[Dialect]]] = {
-    dialect.name: dialect for dialect in (LlamaServer, VLLM, OpenAICompletions)
-}
+DIALECTS: Final[Mapping[str, type[Dialect]]] = {dialect.name: dialect for dialect in (LlamaServer, VLLM)}
 """Every dialect by name."""
 
 OWNERS: Final[Mapping[str, type[Dialect]]] = {"llamacpp": LlamaServer, "vllm": VLLM}
@@ -57,7 +55,6 @@ class Server:
 
     Args:
         dialect: the dialect's name, or "auto".
-        allow_truncated: see `Dialect`.
 
     Attributes:
         name: the server in messages.
@@ -66,7 +63,7 @@ class Server:
         exact: whether the canary's answer must stay the same to the bit.
     """
 
-    def __init__(self, client: Client, model: str, dialect: str, *, allow_truncated: bool) -> None:
+    def __init__(self, client: Client, model: str, dialect: str) -> None:
         if dialect != "auto" and dialect not in DIALECTS:
             raise BackendError(
                 f"unknown dialect {dialect!r}; choose 'auto', {', '.join(map(repr, DIALECTS))}"
@@ -77,7 +74,6 @@ class Server:
         self.exact = False
         self._model = model
         self._dialect_name = dialect
-        self._allow_truncated = allow_truncated
         self._expected: dict[str, Logprobs] = {}
         self._asked: dict[str, float] = {}
 
@@ -102,7 +98,7 @@ class Server:
         """Find the dialect, and connect."""
         kind = DIALECTS.get(self._dialect_name) or await self._detected()
         self.name = f"{kind.name} at {self.client.host}"
-        self.dialect = kind(self.client, self._model, allow_truncated=self._allow_truncated)
+        self.dialect = kind(self.client, self._model)
         await self.dialect.connect()
         self.dialect.check_numbers()
         if self.dialect.slots is not None:  # a queue at the server would use up requests' time
@@ -114,7 +110,14 @@ class Server:
         listed = await self.client.get(f"{self.client.base}/models")
         models = listed.get("data") if isinstance(listed, dict) else None
         owners = [str(model.get("owned_by")) for model in models or [] if isinstance(model, dict)]
-        return next((OWNERS[owner] for owner in owners if owner in OWNERS), OpenAICompletions)
+        if found := [OWNERS[owner] for owner in owners if owner in OWNERS]:
+            return found[0]
+        raise BackendError(
+            f"{self.name} does not say that it is vLLM or llama-server: OpenAI's completions return 5 or 20 "
+            "log-probabilities of their own choice, by text and not by token id, so mechanisms cannot ask "
+            "for the tokens they need. Use one of those, or LlamaCpp in process: its model='ollama:NAME' "
+            "loads what Ollama has fetched. If it is one of those two under another name, say so by dialect="
+        )
 
     def facts(self) -> dict[str, object]:
         """Return what the replicas of a server have in common, by name. All of it is public."""
@@ -125,7 +128,6 @@ class Server:
             "vocabulary": dialect.vocabulary_size,
             "tokenizer": (self._canary, dialect.bos, dialect.end_token_ids),
             "context": dialect.context_tokens,
-            "number of log-probabilities": dialect.whole,
         }
 
     # ---- rows --------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +31,6 @@ MOST_IDS = 128
 USUAL_MOST = 20
 """How many log-probabilities vLLM returns by default."""
 
-PLAIN_MOST = (20, 5)
-"""The most log-probabilities that other servers return, tried in this order."""
-
 CHUNK = 256
 """How many tokens' texts one request asks for, with a separator between them."""
 
@@ -56,10 +52,7 @@ NEUTRAL: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Sent explicitly, since the server's defaults come from the model's files.
-
-vLLM lists the sampled token beside the likeliest: a random one would give a truncated row another entry each
-time."""
+"""Sent explicitly, since the server's defaults come from the model's files."""
 
 
 class VLLM(Dialect):
@@ -82,8 +75,6 @@ class VLLM(Dialect):
         self.picks = True
         self._most = 0
         self._end_names: dict[int, str] = {}
-        self._texts: list[str] | None = None
-        self._reading_texts = asyncio.Lock()
 
     async def connect(self) -> None:
         """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
@@ -92,14 +83,11 @@ class VLLM(Dialect):
         self._most = await self._most_logprobs()
         url, body = self._request_of_an_end(self._most)
         ids = await self.client.ask(url, body, _ids)
-        self.whole = ids == set(range(len(ids)))
-        if self.whole:
-            self.vocabulary_size = len(ids)
-        elif self.allow_truncated:
-            # up to the last token that has a text
-            self.vocabulary_size = max(len(await self._all_texts()), max(self.end_token_ids) + 1)
-        else:
-            raise BackendError(self._truncated())
+        self.vocabulary_size = len(ids)
+        if ids != set(range(len(ids))):
+            raise BackendError(
+                f"this vLLM returns {self._most} log-probabilities per token: start it with --max-logprobs -1"
+            )
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a private text, split after brackets so that special tokens stay text."""
@@ -107,22 +95,26 @@ class VLLM(Dialect):
         tokens = await gather(self._tokens_of(piece, add_special_tokens=False) for piece in pieces)
         return [token for piece in tokens for token in piece]
 
-    def known_text(self, tokens: Tokens) -> str | None:
-        """Return the text of a single token, once all are read; else None."""
-        if len(tokens) != 1 or self._texts is None:
-            return None if tokens else ""
-        return self._texts[tokens[0]] if tokens[0] < len(self._texts) else ""
-
     async def detokenize(self, tokens: Tokens) -> str:
-        """Return the text of tokens. The texts of all single tokens are read once."""
-        if len(tokens) == 1:
-            await self._all_texts()
-        known = self.known_text(tokens)
-        return await self._text_of(tokens) if known is None else known
+        """Ask `/detokenize`, which may refuse tokens that only pad the model's matrices."""
+        if not tokens:
+            return ""
+        body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
+        return await self.client.ask(
+            f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
+        )
+
+    async def token_texts(self) -> list[str]:
+        """Return the text of each token; of those that only pad the model's matrices, none."""
+        texts: list[str] = []
+        while any(chunk := await self._chunk(range(len(texts), len(texts) + CHUNK))):
+            texts += chunk
+        padding = [""] * (self.vocabulary_size - len(texts))
+        return [*texts, *padding][: self.vocabulary_size]
 
     def kind_of(self, support: Tokens | None) -> str:
         """Return whether ids are sent. Such a request would void the answers of others in its batch."""
-        picked = self.whole and self.picks and support is not None and len(support) <= MOST_IDS
+        picked = self.picks and support is not None and len(support) <= MOST_IDS
         return CHOSEN if picked else WHOLE
 
     def request(
@@ -178,7 +170,7 @@ class VLLM(Dialect):
                 "prompts are sent as token ids, so it needs that page, and one that detokenises"
             ) from None
         for name, tokens in zip(END_NAMES, parsed, strict=True):
-            if len(tokens) == 1 and await self._text_of(tokens) == name:
+            if len(tokens) == 1 and await self.detokenize(tokens) == name:
                 self._end_names[tokens[0]] = name
         if not self._end_names:
             raise BackendError(f"{server} knows none of the usual end tokens")
@@ -204,25 +196,6 @@ class VLLM(Dialect):
         url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
         return url, body | {"logprobs": logprobs}
 
-    def _truncated(self) -> str:
-        return (
-            f"this vLLM returns {self._most} log-probabilities per token: start it with --max-logprobs -1. "
-            "Or set allow_truncated=True: the guarantee is the same, but all other tokens count as "
-            "impossible, so texts get worse"
-        )
-
-    async def _all_texts(self) -> list[str]:
-        """Return the text of every token that has one, by id."""
-        async with self._reading_texts:
-            if self._texts is None:
-                texts: list[str] = []
-                while any(chunk := await self._chunk(range(len(texts), len(texts) + CHUNK))):
-                    texts += chunk
-                while texts and not texts[-1]:
-                    texts.pop()
-                self._texts = texts
-        return self._texts
-
     async def _chunk(self, tokens: Sequence[int]) -> list[str]:
         """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
         separator, name = next(iter(self._end_names.items()))
@@ -234,62 +207,13 @@ class VLLM(Dialect):
 
     async def _text_or_nothing(self, tokens: Tokens) -> str:
         try:
-            return await self._text_of(tokens)
+            return await self.detokenize(tokens)
         except (Refused, Unanswered):
             return ""
 
     async def _tokens_of(self, text: str, **settings: Any) -> list[int]:
         body = {"model": self.model, "skip_special_tokens": False, **settings, "prompt": text}
         return await self.client.ask(f"{self.client.root}/tokenize", body, token_ids)
-
-    async def _text_of(self, tokens: Tokens) -> str:
-        body = {"model": self.model, "skip_special_tokens": False, "tokens": list(tokens)}
-        return await self.client.ask(
-            f"{self.client.root}/detokenize", body, lambda answer: str(field(answer, "prompt"))
-        )
-
-
-class OpenAICompletions(VLLM):
-    """A server of an unknown kind.
-
-    OpenAI's completions return 5 or 20 log-probabilities of the server's choice, name tokens by their text,
-    and have no endpoint that tokenises. This dialect needs vLLM's `/tokenize`, `/detokenize` and
-    `return_tokens_as_token_ids`, and `allow_truncated=True`.
-    """
-
-    name: ClassVar[str] = "openai"
-    advice: ClassVar[str] = "use vLLM, llama-server, or LlamaCpp in process"
-    prompts_per_request: ClassVar[int] = 1
-
-    async def connect(self) -> None:
-        """Connect as to vLLM, if truncation is allowed."""
-        if not self.allow_truncated:
-            raise BackendError(self._truncated())
-        await super().connect()
-
-    async def _read_card(self) -> None:
-        """Do nothing: such servers list models in many ways, and the first request checks the name."""
-
-    async def _most_logprobs(self) -> int:
-        for most in PLAIN_MOST:
-            url, body = self._request_of_an_end(most)
-            try:
-                await self.client.ask(url, body, lambda answer: answer)
-            except Refused:
-                continue
-            return most
-        raise BackendError("the server refuses log-probabilities of next tokens, or prompts of token ids")
-
-    def _truncated(self) -> str:
-        return (
-            "this server is not vLLM or llama-server: OpenAI's completions return 5 or 20 "
-            "log-probabilities of their own choice, by text and not by token id, so mechanisms cannot ask "
-            "for the tokens they need. Use one of those, or LlamaCpp in process: its model='ollama:NAME' "
-            "loads what Ollama has fetched. If the server also has "
-            "vLLM's /tokenize, /detokenize and token ids, allow_truncated=True accepts it: the guarantee is "
-            "the same, since a truncated vector is still a function of its own prompt, but all other tokens "
-            "count as impossible, so texts get worse"
-        )
 
 
 def _ids(answer: Any) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from enum import Enum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -65,10 +65,11 @@ class StreamModel(Protocol):
     longest: int | None
     most_streams: int
 
-    def tokenize(self, text: str) -> list[int]: ...  # noqa: D102 - see above
-    def detokenize(self, tokens: Tokens) -> str: ...  # noqa: D102
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids of a text, which is public if special tokens are parsed."""
+
+    def detokenize(self, tokens: Tokens) -> str: ...  # noqa: D102 - see above
     def chat_text(self, contents: Sequence[str]) -> str: ...  # noqa: D102
-    def chat_tokens(self, text: str) -> list[int]: ...  # noqa: D102
 
     def open_streams(self, streams: int, tokens: int, lanes: int) -> Streams:
         """Return empty streams of at least this many tokens, for one of some lanes."""
@@ -119,7 +120,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`: nothing is added, and special tokens stay text."""
         with self._guard():
-            return self._model.tokenize(text)
+            return self._model.tokenize(text, special=False)
 
     def detokenize(self, tokens: Tokens) -> str:
         """Return the text of `tokens`: special tokens are spelled out, broken UTF-8 is replaced."""
@@ -137,7 +138,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def chat_tokens(self, text: str) -> list[int]:
         """Return the token ids of a public text; see `LogprobBackend.chat_tokens`."""
         with self._guard():
-            return self._model.chat_tokens(text)
+            return self._model.tokenize(text, special=True)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Return the log-probabilities of each prompt's next token; see `LogprobBackend`.
@@ -173,7 +174,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         else:
             use = Use.WHOLE if tokens == 1 else Use.STEPS
         room = self.context_tokens - len(start) - (tokens - 1)
-        turn = self._turns.take() if use is Use.STEPS else None
+        turn = self._turns.take() if use is Use.STEPS else Turn(self._turns)
         try:
             with self._guard():
                 return StreamBlock(
@@ -187,8 +188,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     turn=turn,
                 )
         except BaseException:
-            if turn is not None:
-                turn.end()
+            turn.end()
             raise
 
     def close(self) -> None:
@@ -323,7 +323,7 @@ class StreamBlock:
     Args:
         guard: entered by every call: holds the backend's lock, and refuses a closed backend.
         prefix, suffixes, tokens, public: as of `open_block`; None for a prompt that cannot be evaluated.
-        turn: the block's turn, which ends with it; None if it waited for none.
+        turn: the block's turn, which ends with it.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class StreamBlock:
         suffixes: Sequence[Tokens | None],
         tokens: int,
         public: bool,
-        turn: Turn | None,
+        turn: Turn,
     ) -> None:
         self._model = model
         self._pools = pools
@@ -367,7 +367,7 @@ class StreamBlock:
             if not ((columns >= 0) & (columns < size)).all():
                 raise BackendError(f"a token of the support is not in 0 to {size - 1}")
         answers = np.full((self._rows, size if support is None else len(support)), np.nan, dtype=np.float32)
-        with nullcontext() if self._turn is None else self._turn.working(), self._guard():
+        with self._turn.working(), self._guard():
             self._check()
             if len(self._released) >= self._tokens:
                 raise BackendError(f"the block was opened for {self._tokens} tokens: open another")
@@ -421,10 +421,9 @@ def check_settings(context_tokens: int, kept_prompts: int, decode_batch: int) ->
         raise BackendError(f"decode_batch={decode_batch}: 1 or a multiple of 8")
 
 
-def _give_back(pools: StreamPools, places: Sequence[Place], turn: Turn | None) -> None:
+def _give_back(pools: StreamPools, places: Sequence[Place], turn: Turn) -> None:
     pools.free.extend(places)
-    if turn is not None:
-        turn.end()
+    turn.end()
 
 
 def _free(pools: dict[Use, StreamPools], model: StreamModel) -> None:

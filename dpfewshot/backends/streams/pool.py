@@ -41,19 +41,18 @@ class Streams(Protocol):
     def copy(self, source: int, target: int) -> None:
         """Make the stream `target` a complete copy of the stream `source`."""
 
-    def rewind(self, stream: int, length: int) -> None:
-        """Drop the tokens after the first `length` of a stream."""
-
     def extend(self, stream: int, start: int, tokens: Tokens) -> Logits:
         """Evaluate tokens of one stream in a call of their own, and return the logits after the last.
 
-        `start` is the position of the first token: how many tokens the stream holds. There is at least one.
+        `start` is the position of the first token, of which there is at least one. The stream holds as many
+        tokens, or more, which are dropped.
         """
 
     def step(self, first: int, tokens: Sequence[int], positions: Sequence[int], active: int) -> list[Logits]:
         """Evaluate one token in each of the streams `first`, `first` + 1, ... in one call of a fixed shape.
 
-        Return the logits of the first `active` ones; the others hold dummies.
+        Tokens from a position on are dropped first, as in `extend`. Return the logits of the first `active`
+        streams; the others hold dummies.
         """
 
     def close(self) -> None:
@@ -188,9 +187,7 @@ class StreamPool:
                 continue
             if len(suffix) <= len(shared) or tuple(suffix[: len(shared)]) != shared:
                 shared = ()
-            position = start.length + len(shared)
-            self._streams.rewind(stream, position)
-            yield row, self._streams.extend(stream, position, suffix[len(shared) :])
+            yield row, self._streams.extend(stream, start.length + len(shared), suffix[len(shared) :])
             shared = shared or tuple(suffix)
 
     def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
@@ -205,8 +202,6 @@ class StreamPool:
         active, dummies = len(positions), len(group) - len(positions)
         tokens = following + [self._filler] * dummies
         where = positions + [self._streams.cells - 1] * dummies
-        for stream, position in zip(group, where, strict=True):
-            self._streams.rewind(stream, position)
         return self._streams.step(group[0], tokens, where, active)
 
     def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:

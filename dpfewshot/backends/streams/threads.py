@@ -82,7 +82,7 @@ def _drained(waiting: deque[Item]) -> Iterator[Item]:
 
 
 class Turn:
-    """A block's turn. Its holder ends it.
+    """A block's turn, or none that was taken: then nobody waits for its end. Its holder ends it.
 
     Attributes:
         thread: the thread that asked for it.
@@ -131,12 +131,12 @@ class Turns:
         self._lock = threading.RLock()  # a finalizer may run while its own thread holds it
         self._moved = threading.Condition(self._lock)
 
-    def take(self) -> Turn | None:
-        """Wait for the turn; None if this thread holds it with another block: it would wait in vain."""
+    def take(self) -> Turn:
+        """Wait for the turn, unless this thread holds it with another block: it would wait in vain."""
         turn = Turn(self)
         with self._lock:
             if self._queue and self._queue[0].thread == turn.thread:
-                return None
+                return turn
             self._queue.append(turn)
             try:
                 while turn in self._queue and (holder := self._queue[0]) is not turn:
