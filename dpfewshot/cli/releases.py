@@ -163,10 +163,15 @@ def _choosing(
         if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
             tell(f"scoring: {100 * step // steps} % done")
 
-    if project.output is not None and Path(project.output).exists():
-        raise click.UsageError(
-            f"--output {project.output} exists: name a new file, or move the earlier one away"
-        )
+    if project.output is not None:  # what is paid for must not find that it cannot be written
+        with write_errors(project.output):
+            try:
+                Path(project.output).open("xb").close()
+            except FileExistsError:
+                raise click.UsageError(
+                    f"--output {project.output} exists: name a new file, or move the earlier one away"
+                ) from None
+            Path(project.output).unlink()
     try:
         records, settings = _inputs(project, texts)
         model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)

@@ -198,7 +198,8 @@ class HistogramLoop(TokenLoop):
                 rows = answered(block, len(candidates), None)
                 for place, one in writing:
                     if seen is not None:
-                        seen[: 1 if one.tokens else 2] += np.exp(np.nan_to_num(rows[place], nan=-np.inf))
+                        shares = np.exp(np.minimum(np.nan_to_num(rows[place], nan=-np.inf), 0))
+                        seen[: 1 if one.tokens else 2] += shares
                     self._go_on(one, rows[place], max_tokens - len(one.tokens))
                 block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
         written = [one for one in candidates if not one.failed]

@@ -217,6 +217,7 @@ def test_without_a_holdout_both_add(command: Run) -> None:
         ("--candidates tickets.jsonl", "tickets.jsonl"),
         ("--candidates strange.jsonl", "label"),
         ("--candidates good.jsonl --output good.jsonl", "good.jsonl exists"),
+        ("--candidates good.jsonl --output nowhere/new.jsonl", "cannot write nowhere/new.jsonl"),
         ("--candidates good.jsonl --dataset tickets", "--ledger"),
         ("--candidates good.jsonl --ledger sqlite:///budget.db", "--account"),
         ("--candidates good.jsonl --epsilon inf", "finite"),

@@ -16,6 +16,8 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.generation.histogram_loop import HistogramLoop
+from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
@@ -27,6 +29,7 @@ from dpfewshot.mechanisms.word_histogram import (
     row_sum,
 )
 from dpfewshot.planning.settings import Settings
+from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.laws import IMPOSSIBLE
 
@@ -262,6 +265,24 @@ def test_a_model_that_is_away_costs_nothing(model):
     with pytest.raises(BackendError, match="no probability"):
         run.generate("Refund")
     assert run.spent == dpf.PrivacySpend(0, 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
+    odd = [np.inf, -np.inf, np.nan, 300.0]
+    model = dpf.backends.Scripted([f" {letter}" for letter in "abcdefgh"], lambda _: [1.0] * 8)
+    answer = model.next_token_logprobs
+
+    def oddly(prompts, support=None):
+        rows = answer(prompts, support).copy()
+        rows[:, :4] = odd
+        return rows
+
+    model.next_token_logprobs = oddly
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    expected = loop._expected(prompts, 3, StopSignal())  # noqa: SLF001 - before anything is charged
+    assert expected == Expected(firsts=frozenset({0, 3, 4, 5, 6, 7}))  # these are no subjects
 
 
 def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model, monkeypatch):
