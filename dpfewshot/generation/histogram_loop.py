@@ -59,8 +59,8 @@ _WORST: Final = 100.0
 _NAMED: Final = 2
 """Words of the records that a prompt names."""
 
-_SHORTEST: Final = 3
-"""Letters of a word that a prompt names."""
+_RARER: Final = 1_500
+"""The first of the tokens whose words a prompt names: "could" and "know" make it odd."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -214,7 +214,7 @@ class HistogramLoop(TokenLoop):
         left = {
             word: share
             for word, share in histogram.words.items()
-            if spelled[word] not in said and len(spelled[word]) >= _SHORTEST
+            if spelled[word] not in said and word >= _RARER
         }
         words: list[int] = []
         while left and len(words) < _NAMED:

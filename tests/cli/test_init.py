@@ -516,7 +516,7 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
 
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
-    helps = r"--max-tokens (\d+); --epsilon ([\d.]+); (\d+) customers of each label$"
+    helps = r"--epsilon ([\d.]+); --max-tokens (\d+); (\d+) customers of each label$"
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
@@ -525,9 +525,9 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert "warning: the texts will say little of the records\n" in err
     assert int(found[3]) > 150
     well = "how the texts will read: whole, and in part like the records"
-    assert well in made(*words, found[2])[1]
-    assert well in made(*words, "0.1", "--max-tokens", found[1])[1]
-    assert well not in made(*words, "0.1", "--max-tokens", str(int(found[1]) + 1))[1]
+    assert well in made(*words, found[1])[1]
+    assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
+    assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
 
 
 def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
@@ -544,7 +544,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"warning: the texts of {small} will say little of the records\n" in err
     assert f"; but {small}: whole, but they will say " in out
     taken = "".join(f" --label {label}" for label in others)
-    assert f"the other labels alone, which lose nothing by it:{taken}; " in out
+    assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
     assert out.endswith("generate would spend the budget on texts that read so\n")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
