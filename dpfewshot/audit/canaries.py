@@ -164,9 +164,8 @@ class WatchedHistogram(WordHistogram):
     def echoes(self) -> list[float]:
         """How many canaries each sum looks like: its product with the row of one. Forgets the sums."""
         words = features(CANARY_WORD, self.model.tokenize)
-        row = row_sum([words], self.model.vocabulary_size, Expected()).astype(
-            np.float64
-        )  # products exceed 64 bits
+        row = row_sum([words], self.model.vocabulary_size, Expected())
+        row = row.astype(np.float64)  # products exceed 64 bits
         found = [float(total @ row) / float(row @ row) for total in self.sums]
         self.sums.clear()
         return found

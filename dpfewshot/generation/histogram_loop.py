@@ -131,9 +131,8 @@ class HistogramLoop(TokenLoop):
             return
         kept = reservation.histogram
         if kept is None:
-            expected = self._expected(
-                prompts, max_tokens, stop
-            )  # finds a dead model before anything is charged
+            # finds a dead model, too, before anything is charged
+            expected = self._expected(prompts, max_tokens, stop)
             units.check()
             # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
             total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size, expected)
