@@ -12,7 +12,6 @@ and counted for all texts of a label. Everything else reads public numbers:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -59,8 +58,8 @@ _WORST: Final = 100.0
 _NAMED: Final = 2
 """Words of the records that a prompt names."""
 
-_RARER: Final = 1_500
-"""The first of the tokens whose words a prompt names: "could" and "know" make it odd."""
+_SHORTEST: Final = 3
+"""Letters of a word that a prompt names."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -141,8 +140,7 @@ class HistogramLoop(TokenLoop):
             kept = cast("HistogramRelease", release).histogram(total, permit, expected).as_dict()
             reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
-        said = set(re.findall(r"\w+", self.backend.detokenize(prompts.public).lower()))
-        begun = [self._begun(histogram, said, max_tokens) for _ in range(CANDIDATES)]
+        begun = [self._begun(histogram, max_tokens) for _ in range(CANDIDATES)]
         allowed = _allowed(self._written(begun, prompts, max_tokens, stop), earlier)
         released += max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize)).tokens
         yield from released
@@ -206,14 +204,14 @@ class HistogramLoop(TokenLoop):
             raise BackendError(NO_PROBABILITY)
         return written
 
-    def _begun(self, histogram: Histogram, said: set[str], max_tokens: int) -> _Candidate:
-        """A candidate's beginning, and the words that its prompt names: none that it says anyway."""
-        said = said | {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
+    def _begun(self, histogram: Histogram, max_tokens: int) -> _Candidate:
+        """A candidate's beginning, and the words that its prompt names."""
+        begun = {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
         spelled = {word: self.backend.detokenize([word]).strip() for word in histogram.words}
         left = {
             word: share
             for word, share in histogram.words.items()
-            if spelled[word] not in said and word >= _RARER
+            if spelled[word] not in begun and len(spelled[word]) >= _SHORTEST
         }
         words: list[int] = []
         while left and len(words) < _NAMED:
