@@ -46,9 +46,9 @@ BANK = dpf.Task(
 )
 
 
-def messages(folder: Path) -> list[dpf.Record]:
-    """banking77's questions, by topic."""
-    records = dpf.read_records(folder / "banking77.train.jsonl.gz")
+def messages(path: Path) -> list[dpf.Record]:
+    """The questions of a file of banking77, by topic."""
+    records = dpf.read_records(path)
     topics = (
         (record, topic) for record in records for topic in TOPICS if re.search(TOPICS[topic], record.label)
     )
@@ -72,7 +72,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    records = messages(parser.parse_args().data)
+    records = messages(parser.parse_args().data / "banking77.train.jsonl.gz")
     sizes = Counter(record.label for record in records)
     model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30)
     for epsilon in (0, 1, 4):

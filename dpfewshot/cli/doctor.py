@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -184,9 +186,9 @@ PROMPT_TOKENS: Final = 3_400
 
 NEXT_STEPS: Final = """
 Next steps:
-  your own records   dpfewshot init tickets.csv    (offers a better model)
-                     dpfewshot plan
-                     dpfewshot generate"""
+  your own records   {0} init tickets.csv    (offers a better model)
+                     {0} plan
+                     {0} generate"""
 
 
 @click.command()
@@ -223,8 +225,13 @@ def demo(*, project: Project, as_json: bool) -> None:
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
         f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
         f"{secrets_in(demonstrations)}\n"
-        f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS}"
+        f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS.format(_program())}"
     )
+
+
+def _program() -> str:
+    """How to call this program from the working folder: by its name only where the shell finds it."""
+    return "dpfewshot" if shutil.which("dpfewshot") else os.path.relpath(sys.argv[0])
 
 
 def secrets_in(demonstrations: Iterable[Demonstration]) -> str:

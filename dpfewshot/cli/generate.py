@@ -127,13 +127,16 @@ def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     if demonstrations.certified and (spent := demonstrations.spent):
         stages()(f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("leave out one that misses its label, or make up your own: another one costs budget")
+        stages()("delete the line of a text that misses its label: the guarantee holds for the others")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
         if share := project.holdout:
             kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))}, which wrote nothing"
-            stages()(f"next: dpfewshot choose, which tells whether they help: on {kept}, at no further cost")
+            stages()(
+                f"next: dpfewshot choose, which tells whether they help: on {kept}, at no further cost. It "
+                "takes up to an hour"
+            )
 
 
 @contextmanager

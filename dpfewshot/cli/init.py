@@ -72,6 +72,7 @@ instruction = {instruction}  # before the examples
 label_field = {label_field}  # before a label
 text_field = {text_field}  # before a text
 labels = {labels}  # all of them, written as in the records
+# label_descriptions = {{ "Phone payments" = "paying in a shop" }}  # where a name says too little
 
 [records]  # private
 records = {file}  # .jsonl, .csv, .tsv (also .gz) or .parquet
@@ -84,7 +85,7 @@ epsilon = {epsilon}  # how much it may reveal of a unit
 # delta = 1e-6  # default: the smaller of 1e-5 and 1/(100 n), n all units
 
 [account]  # what all plans together may spend
-ledger = "sqlite:///budget.db"  # the database that counts it
+ledger = "sqlite:///budget.db"  # the database that counts it: keep it, and keep records out of repositories
 account = {name}  # its name
 create = true  # the first generate creates the account, with the budget above
 
@@ -173,7 +174,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
-        f"that a given one is there becomes at most {odds} sure"
+        f"that a given one is there becomes at most {odds} sure. For health, money or the like begin at 1"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
     better = recommended()

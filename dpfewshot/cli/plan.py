@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -86,6 +87,8 @@ _NEXT_TO_NOTHING: Final = 0.01
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
 
+_OF_A_LETTER: Final = re.compile(r"^Dear\b|\[[^\]]*|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
+
 _TRIED, _TRIED_TOKENS = 6, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""
 
@@ -158,9 +161,11 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield "      without records, and so for nothing, the model writes:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
+    letters = any(_OF_A_LETTER.search(one.text) for one in made)
     yield (
-        '      if yours are another kind of text, say so in `instruction`, "a short chat message", '
-        "in words for all labels"
+        f"      {'these read like letters; ' * letters}if yours are another kind of text, say so in "
+        '`instruction`, "a short chat message", in words for all labels; where a label is misread, say what '
+        "it means in `label_descriptions`"
     )
 
 

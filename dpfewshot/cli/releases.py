@@ -79,7 +79,7 @@ def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
         if project.instruction_only:
             written = instruction_only_demonstrations(task, model)
             offered.append(Candidate(written, name="instruction-only"))
-        stages()("scoring the candidates")
+        stages()(f"scoring {len(offered)} prompts: up to an hour with a model of a gigabyte")
         choice = choosing.choose(task, records, model, offered, **settings)
     _publish_choice(project, choice, as_json=as_json)
 
@@ -103,7 +103,7 @@ def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
     shown = [one for path in candidates for one in Demonstrations.from_jsonl(path)]
     rounds, most = project.rounds, project.most_candidates
     with _choosing(project, shown) as (records, model, settings):
-        stages()(f"scoring in {rounds} rounds")
+        stages()(f"scoring in {rounds} rounds: up to an hour each with a model of a gigabyte")
         proposer = choosing.Variations(shown, most=most)
         choice = choosing.search(project.task, records, model, proposer=proposer, rounds=rounds, **settings)
     _publish_choice(project, choice, as_json=as_json)

@@ -151,7 +151,8 @@ class PromptWriter:
 
     def for_label(self, label: str) -> LabelPrompts:
         """Return the pieces of the prompts for a label."""
-        opening = [*self._label_field, *self.backend.tokenize(f" {label}"), *self._text_field]
+        named = self.backend.tokenize(f" {self.task.described(label)}")
+        opening = [*self._label_field, *named, *self._text_field]
         # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening
         prefix = [*self._instruction, *opener]

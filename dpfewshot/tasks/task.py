@@ -20,7 +20,7 @@ tasks have the wording of Tang et al. (ICLR 2024).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpfewshot.errors import InvalidTask
@@ -49,6 +49,8 @@ class Task:
             be private. A word is a candidate only if it is likely after the public prompt, which says by
             this example how such texts are written. For one text field.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
+        label_descriptions: the meaning of labels whose names say too little, by label, such as
+            {"Phone payments": "paying in a shop with the phone"}. A prompt for new texts names both.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
             apart from what may end it; no two texts of a label, in a run or in one of its disjoint parts,
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
@@ -74,6 +76,7 @@ class Task:
     schema: str | Mapping[str, Any] = ""
     example: str = ""
     chat: bool = False
+    label_descriptions: Mapping[str, str] | None = field(default=None, hash=False)
     no_repeat_ngram_size: int = 4
 
     def __post_init__(self) -> None:
@@ -97,6 +100,16 @@ class Task:
         if self.labels is not None:
             labels = _checked_lines(self.labels, "label", "leave them out if labels are free")
             object.__setattr__(self, "labels", labels)
+        self._check_descriptions()
+
+    def _check_descriptions(self) -> None:
+        described: object = self.label_descriptions or {}
+        if not isinstance(described, Mapping):
+            raise InvalidTask("the task's label_descriptions must be a table: a description for each label")
+        for label, meaning in described.items():
+            if label not in (self.labels or ()):
+                raise InvalidTask(f"label_descriptions: the task has no label {label!r}")
+            _check_line(meaning, f"description of label {label!r}")
 
     def _check_schema(self) -> None:
         if self.schema == "":
@@ -166,6 +179,11 @@ class Task:
     def identity(self) -> dict[str, object]:
         """The arguments by name."""
         return asdict(self)
+
+    def described(self, label: str) -> str:
+        """The label as a prompt for new texts names it, with its description if there is one."""
+        meaning = (self.label_descriptions or {}).get(label)
+        return f"{label} ({meaning})" if meaning else label
 
     def preamble(self) -> str:
         """The start of every prompt: the instruction, the made-up example if there is one, an empty line."""

@@ -45,6 +45,9 @@ def test_short_runs_and_short_duplicates_are_counted_and_are_no_leak():
     finding = leak_check(released("where is it"), records("Where is it?", "the canoe"))
     assert finding.verdict == "passed"
     assert finding.figure("exact duplicates of a record").value == 1
+    assert "1 has the words of a whole short record, 1 of one unit alone" in finding.statement
+    common = leak_check(released("where is it", "a boat"), records("Where is it?", "where is it")).statement
+    assert "1 has the words of a whole short record, none of one unit alone" in common
     assert leak_check(released("where is it"), records("Where is it?"), long_run=3).verdict == "failed"
 
 

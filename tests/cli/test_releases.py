@@ -125,7 +125,10 @@ def test_json_is_the_choice_and_a_pipe_reads_the_price_and_the_progress(command:
     assert price.startswith(
         "this may spend epsilon 2.0000, delta 0 without a ledger that counts it; interrupted"
     )
-    assert (loading, scoring) == ("loading the model", "scoring the candidates")
+    assert (loading, scoring) == (
+        "loading the model",
+        "scoring 2 prompts: up to an hour with a model of a gigabyte",
+    )
     assert steps == [f"scoring: {percent} % done" for percent in range(10, 101, 10)]
     document = json.loads(out)
     choice = dpf.Choice.from_dict(document)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dpfewshot.backends import Scripted
@@ -49,6 +51,16 @@ def test_a_prompt_is_the_papers_prompt(backend: Characters) -> None:
         "Given a label of answer type, generate a question based on the given answer type accordingly.\n\n"
         "Answer Type: Entity\nText:"
     )
+
+
+def test_a_description_follows_its_label_alone(backend: Characters) -> None:
+    task = replace(TREC, label_descriptions={"Entity": "a thing"})
+    writer = PromptWriter(task, backend, record_token_cap=1000)
+    prompts = writer.for_label("Entity")
+    bodies = [writer.body(Record("What is Perl ?", "Entity"))] * 2
+    told = text_of(backend, prompts, prompts.suffix(bodies, []))
+    assert told.count("\nAnswer Type: Entity (a thing)\nText:") == 3
+    assert text_of(backend, writer.for_label("Person"), []).endswith("\nAnswer Type: Person\nText:")
 
 
 def test_where_labels_are_free_a_records_own_label_is_no_part_of_the_prefix(backend: Characters) -> None:

@@ -56,6 +56,19 @@ def test_an_example_that_no_prompt_can_show_is_refused(settings: dict[str, Any],
     assert Task(**MOOD, example="a\nb", multiline=True).example == "a\nb"
 
 
+@pytest.mark.parametrize(
+    ("described", "trouble"),
+    [
+        ({"Angry": "shouting"}, "has no label 'Angry'"),
+        ({"Glad": "a\nb"}, "description of label 'Glad' must be one line"),
+        ("Glad", "must be a table"),
+    ],
+)
+def test_a_description_that_no_prompt_can_show_is_refused(described: Any, trouble: str) -> None:
+    with pytest.raises(InvalidTask, match=trouble):
+        Task(**MOOD, label_descriptions=described)
+
+
 @pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
 def test_by_name_takes_any_case_and_underscores(task: Task) -> None:
     assert by_name(task.name) is task

@@ -1,0 +1,144 @@
+"""Accuracy in use of the settings that `init` writes, certified: bench/results/default.jsonl.
+
+    dpfewshot model get qwen-1.5b
+    python -m bench.default DATA     # two hours and more on two cores; an interrupted run resumes
+
+One demonstration of each label. Qwen2.5-Coder 1.5B writes them and labels the test texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dpfewshot as dpf
+from bench.texts import BANK, messages
+from dpfewshot.baselines import instruction_only_demonstrations
+from dpfewshot.evaluation import (
+    Cell,
+    Experiment,
+    NonPrivateSample,
+    Request,
+    Results,
+    Trial,
+    ZeroShot,
+    evaluate,
+)
+from dpfewshot.prompts.chat import in_chat
+
+DEFAULT = Path(__file__).parent / "results/default.jsonl"
+ITEMS = 150
+MODEL = "Qwen2.5-Coder 1.5B"
+
+
+@dataclass(frozen=True)
+class Default:
+    """What a user gets with no setting of his own."""
+
+    max_tokens: int
+    name: str = "default"
+
+    def demonstrations(self, request: Request) -> dpf.Demonstrations:
+        """One of each label, under (ε, δ)."""
+        budget = dpf.PrivacyBudget(request.epsilon or 0.0, request.delta)
+        with dpf.Synthesizer(
+            request.task, request.records, request.backend, budget=budget, max_tokens=self.max_tokens
+        ) as synthesizer:
+            return request.in_order(synthesizer.generate_all())
+
+
+@dataclass(frozen=True)
+class NoRecords:
+    """The same model in the same chat template, without any record (ε = 0)."""
+
+    max_tokens: int
+    name: str = "no records"
+
+    def demonstrations(self, request: Request) -> dpf.Demonstrations:
+        """One of each label."""
+        task = in_chat(request.task, request.backend)
+        made = instruction_only_demonstrations(task, request.backend, max_tokens=self.max_tokens)
+        return request.in_order(made)
+
+
+@dataclass(frozen=True)
+class Set:
+    """A public data set with its task."""
+
+    task: dpf.Task
+    train: str
+    test: str
+    max_tokens: int
+
+    def records(self, folder: Path, name: str) -> list[dpf.Record]:
+        """The records of one of its files, in an order that says nothing."""
+        path = folder / f"{name}.jsonl.gz"
+        read = messages(path) if self.task is BANK else [*dpf.read_records(path)]
+        return sorted(read, key=lambda record: hashlib.sha256(record.text.encode()).digest())
+
+
+SETS = (
+    Set(BANK, "banking77.train", "banking77.test", 20),
+    Set(dpf.tasks.TREC, "trec.train", "trec.test", 20),
+    Set(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 30),
+    Set(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 30),
+)
+
+
+def trials(data: Set, repetition: int) -> Iterator[Trial]:
+    """The conditions of a repetition. Those that always say the same have one."""
+    shots = len(data.task.labels or ())
+    yield Trial(Default(data.max_tokens), 1.0, shots, repetition)
+    yield Trial(NonPrivateSample(), None, shots, repetition)
+    if not repetition:
+        yield Trial(ZeroShot(), 0.0, 0)
+        yield Trial(NoRecords(data.max_tokens), 0.0, shots)
+    yield Trial(Default(data.max_tokens), 4.0, shots, repetition)
+
+
+class Shown(Results):
+    """Results that print each new cell."""
+
+    def add(self, cell: Cell) -> None:
+        """See `Results.add`."""
+        super().add(cell)
+        line = cell.as_dict()
+        right = line["outcomes"].count("1") / len(line["outcomes"])
+        print(
+            json.dumps(
+                [cell.task, cell.condition, cell.epsilon_asked, cell.repetition, right, line["details"]]
+            ),
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure the missing cells, a repetition after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--repetitions", type=int, default=2)
+    given = parser.parse_args()
+    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30)
+    results = Shown(DEFAULT)
+    for repetition in range(given.repetitions):
+        for data in SETS:
+            one = Experiment(
+                task=data.task,
+                records=data.records(given.data, data.train),
+                test=data.records(given.data, data.test)[:ITEMS],
+                writer=model,
+                writer_name=MODEL,
+                delta=1e-5,
+                confidential=False,
+            )
+            evaluate(one, trials(data, repetition), results)
+
+
+if __name__ == "__main__":
+    main()
