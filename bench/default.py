@@ -3,7 +3,8 @@
     dpfewshot model get qwen-1.5b
     python -m bench.default DATA     # two hours and more on two cores; an interrupted run resumes
 
-One demonstration of each label. Qwen2.5-Coder 1.5B writes them and labels the test texts.
+Two demonstrations of each label, as in the file that `init` writes. Qwen2.5-Coder 1.5B writes them and labels the
+test texts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from dpfewshot.evaluation import (
 from dpfewshot.prompts.chat import in_chat
 
 DEFAULT = Path(__file__).parent / "results/default.jsonl"
-ITEMS = 150
+ITEMS = 120
+SHOTS = 2  # of a label
 MODEL = "Qwen2.5-Coder 1.5B"
 
 
@@ -43,12 +45,20 @@ class Default:
     name: str = "default"
 
     def demonstrations(self, request: Request) -> dpf.Demonstrations:
-        """One of each label, under (ε, δ)."""
+        """The requested ones, under (ε, δ)."""
         budget = dpf.PrivacyBudget(request.epsilon or 0.0, request.delta)
         with dpf.Synthesizer(
-            request.task, request.records, request.backend, budget=budget, max_tokens=self.max_tokens
+            request.task,
+            request.records,
+            request.backend,
+            budget=budget,
+            max_tokens=self.max_tokens,
+            shots_per_label=request.shots_per_label,
         ) as synthesizer:
-            return request.in_order(synthesizer.generate_all())
+            made = synthesizer.generate_all(
+                on_demonstration=lambda one: print(one.label, "|", one.text, flush=True)
+            )
+        return request.in_order(made)
 
 
 @dataclass(frozen=True)
@@ -59,9 +69,14 @@ class NoRecords:
     name: str = "no records"
 
     def demonstrations(self, request: Request) -> dpf.Demonstrations:
-        """One of each label."""
-        task = in_chat(request.task, request.backend)
-        made = instruction_only_demonstrations(task, request.backend, max_tokens=self.max_tokens)
+        """The requested ones."""
+        made = instruction_only_demonstrations(
+            in_chat(request.task, request.backend),
+            request.backend,
+            shots=request.shots_per_label,
+            max_tokens=self.max_tokens,
+        )
+        print(*(f"{one.label} | {one.text}" for one in made), sep="\n", flush=True)
         return request.in_order(made)
 
 
@@ -85,23 +100,22 @@ SETS = (
     Set(BANK, "banking77.train", "banking77.test", 20),
     Set(dpf.tasks.TREC, "trec.train", "trec.test", 20),
     Set(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 30),
-    Set(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 30),
 )
 
 
 def trials(data: Set, repetition: int) -> Iterator[Trial]:
-    """The conditions of a repetition. Those that always say the same have one."""
-    shots = len(data.task.labels or ())
+    """The conditions of a repetition."""
+    shots = SHOTS * len(data.task.labels or ())
     yield Trial(Default(data.max_tokens), 1.0, shots, repetition)
+    yield Trial(NoRecords(data.max_tokens), 0.0, shots, repetition)
     yield Trial(NonPrivateSample(), None, shots, repetition)
+    yield Trial(Default(data.max_tokens), 4.0, shots, repetition)
     if not repetition:
         yield Trial(ZeroShot(), 0.0, 0)
-        yield Trial(NoRecords(data.max_tokens), 0.0, shots)
-    yield Trial(Default(data.max_tokens), 4.0, shots, repetition)
 
 
 class Shown(Results):
-    """Results that print each new cell."""
+    """Results that print each new cell after its texts."""
 
     def add(self, cell: Cell) -> None:
         """See `Results.add`."""

@@ -221,11 +221,12 @@ def demo(*, project: Project, as_json: bool) -> None:
         }
         click.echo(json.dumps(document))
         return
+    steps = NEXT_STEPS.format(_program())
     click.echo(
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
         f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
         f"{secrets_in(demonstrations)}\n"
-        f"You may publish these lines, or use them in prompts to any model, without limit.\n{NEXT_STEPS.format(_program())}"
+        f"You may publish these lines, or use them in prompts to any model, without limit.\n{steps}"
     )
 
 

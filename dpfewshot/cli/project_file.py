@@ -327,7 +327,7 @@ class _File:
 
     @contextmanager
     def _checks(self, section: str, key: str = "") -> Iterator[None]:
-        """Name the line of what is refused: of the key, or of the first one that the message names."""
+        """Name the line of what is refused: of the key, or of the longest one that the message names."""
         try:
             yield
         except (DPFewShotError, click.UsageError) as error:
@@ -338,4 +338,4 @@ class _File:
                 for one in self.tables.get(section, {})
                 if one.replace("_", " ").removesuffix("s") in plain
             )
-            raise self.error(message, key or next(named, ""), section) from None
+            raise self.error(message, key or max(named, key=len, default=""), section) from None

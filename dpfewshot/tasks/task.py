@@ -108,7 +108,7 @@ class Task:
             raise InvalidTask("the task's label_descriptions must be a table: a description for each label")
         for label, meaning in described.items():
             if label not in (self.labels or ()):
-                raise InvalidTask(f"label_descriptions: the task has no label {label!r}")
+                raise InvalidTask(f"the task has no label {label!r}, which label_descriptions describes")
             _check_line(meaning, f"description of label {label!r}")
 
     def _check_schema(self) -> None:

@@ -695,6 +695,11 @@ def test_the_repr_has_no_password(made: Run) -> None:
             "'text_field': the task's text_field must not end with a colon",
         ),
         ("labels", 'labels = ["Refund", "Refund"]', "'labels': the task's label 'Refund' is repeated"),
+        (
+            "labels",
+            "label_descriptions = { Bill = 'x' }",
+            "'label_descriptions': the task has no label 'Bill'",
+        ),
     ],
 )
 def test_an_error_names_line_and_key(command: Run, key: str, line: str, says: str) -> None:
