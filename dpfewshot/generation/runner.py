@@ -34,8 +34,7 @@ _LANES = 128
 _POLL = 0.1
 """Seconds after which a run with workers checks whether its caller was cancelled."""
 
-_BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapsed}{postfix}]"
-"""Without an estimate: a first token takes most of a text's time, and the plan has said how long all take."""
+_BAR: Final = "{desc}: {bar} {n_fmt} of {total_fmt} texts [{elapsed}<{remaining}{postfix}]"
 
 
 def release_all(
@@ -70,24 +69,20 @@ def release_all(
     if on_demonstration is not None:
         for one in there:
             on_demonstration(one)
-    to_come = (plan.demonstrations - len(there)) * plan.settings.max_tokens
-    with progress_bar(total=to_come, desc="generating", unit="token") as bar:
+    with progress_bar(total=plan.demonstrations, desc="generating", unit="text") as bar:
         bar.bar_format = _BAR
-
-        def show() -> None:
-            made = sum(len(share.made) for share in shares)
-            bar.total = bar.n + (plan.demonstrations - made) * plan.settings.max_tokens
-            for_all = "" if plan.epsilon is None else f", epsilon {epsilon_text(plan.epsilon)} for all"
-            bar.set_postfix_str(f"{made} of {plan.demonstrations} demonstrations{for_all}")
+        bar.update(len(there))
+        if plan.epsilon is not None:
+            bar.set_postfix_str(f"epsilon {epsilon_text(plan.epsilon)} for all")
 
         def finish(one: Demonstration) -> None:
             with calls:
                 bar.clear()  # so that callers may print
                 if on_demonstration is not None:
                     on_demonstration(one)
-                show()
+                bar.update()
+                bar.refresh()
 
-        show()
         if workers is None:
             _in_turn(shares, stop, finish, bar)
         else:
@@ -124,19 +119,14 @@ def _in_turn(
     bar: tqdm[Any],
 ) -> None:
     """Make one demonstration of each stratum, then the next of each."""
-
-    def count(_token: int) -> None:
-        bar.set_description_str("writing", refresh=False)
-        bar.update()
-
     for labels in zip_longest(*(tuple(share.to_do) for share in shares)):
         for share, label in zip(shares, labels, strict=True):
             if label is None:
                 continue
             others = list(share.to_do)
             others.remove(label)
-            bar.set_description_str(f"reading records of {on_one_line(label)}")
-            one = share.run.make(label, others, stop, count)
+            bar.set_description_str(f"writing for {on_one_line(label)}")
+            one = share.run.make(label, others, stop, lambda _token: bar.refresh())
             if one is not None:
                 share.to_do = others
                 share.made.append(one)
