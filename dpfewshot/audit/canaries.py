@@ -19,21 +19,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.scripted import Scripted
-from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms import Draws, Mechanism, WordHistogram
 from dpfewshot.mechanisms.base import likeliest
-from dpfewshot.mechanisms.word_histogram import COMMONEST, Expected, HistogramRelease, features, row_sum
-from dpfewshot.runtime.forking import cached_property
+from dpfewshot.mechanisms.word_histogram import COMMONEST
 from dpfewshot.values import Record
 
 CANARY_WORD = " canary"
@@ -134,41 +129,10 @@ class ConstantBlock:
         """Do nothing: a block holds no resources."""
 
 
-@dataclass(frozen=True)
-class WatchedHistogram(WordHistogram):
-    """A word histogram for canaries of one word: it keeps its noisy sums, before words are left out."""
-
-    mechanism: Mechanism
-    sums: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
-
-    def start(
-        self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
-    ) -> HistogramRelease:
-        """The release of the mechanism itself, which keeps what it adds noise to."""
-        release = cast("HistogramRelease", self.mechanism.start(draws, noise_multiplier, random_source))
-        noisy = release._noisy  # noqa: SLF001 - the audit looks where nobody else may
-
-        def watched(total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
-            self.sums.append(noisy(total, scale))
-            return self.sums[-1]
-
-        release._noisy = watched  # type: ignore[method-assign]  # noqa: SLF001
-        return release
-
-    @cached_property
-    def model(self) -> Scripted:
-        """A model with a word that counts, the last of its vocabulary. It writes any."""
-        words = [f" {chr(ord('a') + place % 26)}{place}" for place in range(COMMONEST)]
-        return Scripted([*words, CANARY_WORD], lambda _: [1.0] * (COMMONEST + 1))
-
-    def echoes(self) -> list[float]:
-        """How many canaries each sum looks like: its product with the row of one. Forgets the sums."""
-        words = features(CANARY_WORD, self.model.tokenize)
-        row = row_sum([words], self.model.vocabulary_size, Expected())
-        row = row.astype(np.float64)  # products exceed 64 bits
-        found = [float(total @ row) / float(row @ row) for total in self.sums]
-        self.sums.clear()
-        return found
+def counting_model() -> Scripted:
+    """A model with a word that counts, the last of its vocabulary."""
+    words = [f" {chr(ord('a') + place % 26)}{place}" for place in range(COMMONEST)]
+    return Scripted([*words, CANARY_WORD], lambda _: [1.0] * (COMMONEST + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,22 @@ demonstrations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
+from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
 from dpfewshot.audit.canaries import (
     CANARY_WORD,
     EchoCanary,
-    WatchedHistogram,
     WorstCaseModel,
+    counting_model,
     telling,
     text_of_unit,
 )
@@ -40,8 +43,12 @@ from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.audit.premises import Expected, changed_by_company
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.generation import Generation, unaccounted
+from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, Mechanism, RowChange
+from dpfewshot.mechanisms.word_histogram import Expected as ExpectedWords
+from dpfewshot.mechanisms.word_histogram import features, row_sum
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.units import units
@@ -254,20 +261,36 @@ class _Table:
             tokens_per_draw=1,
         )
 
-        def echoes(number: int) -> list[float]:
-            watched = WatchedHistogram(self.set_up.mechanism)
+        model = counting_model()
+        words = features(CANARY_WORD, model.tokenize)
+        row = row_sum([words], model.vocabulary_size, ExpectedWords()).astype(np.float64)  # beyond 64 bits
+
+        def echoes(number: int) -> Iterator[float]:
+            """How many canaries each noisy sum looks like: its product with the row of one."""
             records = [
                 Record(CANARY_WORD, self.label, str(unit) if self._named else None)
                 for unit in range(number)
                 for _ in range(self._canary)
             ]
-            set_up = replace(self.set_up.over(records, watched.model, plan), mechanism=watched)
+            set_up, stratum = self.set_up.over(records, model, plan), plan.stratum_of(self.label)
+            unpaid = Reservation.make(None, Terms(None, None, self.plays, 1, stratum.noise_multiplier, {}))
+            request = TextRequest(
+                set_up.bodies(stratum, 0),
+                set_up.sampler(stratum),
+                set_up.release(stratum),
+                unpaid,
+                set_up.writer.for_label(self.label),
+                1,
+                [],
+            )
+            loop = HistogramLoop(model, set_up.task.layout)
             for _ in range(self.plays):
-                unaccounted(set_up).release(self.label, 1)
+                total, *_ = loop.noisy_sum(request, ExpectedWords())
+                yield float(total @ row) / float(row @ row)
                 self._tick()
-            return watched.echoes()
 
-        return self._outcome(game, canaries, float(rate) * canaries / 2, [echoes(0), echoes(canaries)])
+        played = list(echoes(0)), list(echoes(canaries))
+        return self._outcome(game, canaries, float(rate) * canaries / 2, played)
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""

@@ -29,7 +29,7 @@ from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import BackendError, InvalidPlan
-from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Draws, PrivatePrediction, Release, RowChange
 from dpfewshot.prompts.writer import PromptWriter
@@ -152,16 +152,16 @@ def prediction_losses(
     mechanism = PrivatePrediction(top_k=top_k, clip=setting.clip)
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
     unpaid = Reservation.make(None, Terms(None, None, 1, max_tokens, noise_multiplier, {}))
-    tokens = TokenLoop(backend, task.layout).tokens(
+    request = TextRequest(
         Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         watched,
         unpaid,
-        prompts=writer.for_label(label),
-        max_tokens=max_tokens,
-        released=[],
+        writer.for_label(label),
+        max_tokens,
+        [],
     )
-    for _ in tokens:
+    for _ in TokenLoop(backend, task.layout).tokens(request):
         pass
     return PredictionLosses(np.array(watched.worst), np.sum(watched.said, axis=0))
 

@@ -20,15 +20,11 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import Logprobs, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
-from dpfewshot.generation.stopping import StopSignal
-from dpfewshot.generation.token_loop import NO_PROBABILITY, TokenLoop, answered
-from dpfewshot.generation.units import Bodies
-from dpfewshot.mechanisms import Release
+from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLoop, answered
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
@@ -39,11 +35,11 @@ from dpfewshot.mechanisms.word_histogram import (
     Histogram,
     HistogramRelease,
     features,
+    of_noisy_sum,
     row_sum,
 )
-from dpfewshot.prompts.writer import LabelPrompts, none_if_unusable
+from dpfewshot.prompts.writer import none_if_unusable
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.sampling import Sampler
 
 _DECODING: Final = Decoding(temperature=0.7, top_p=0.9)
 
@@ -108,56 +104,47 @@ class HistogramLoop(TokenLoop):
 
     random_source: RandomSource | None = None
 
-    def tokens(
-        self,
-        units: Bodies,
-        sampler: Sampler,
-        release: Release,
-        reservation: Reservation,
-        *,
-        prompts: LabelPrompts,
-        max_tokens: int,
-        released: list[int],
-        earlier: Sequence[str] = (),
-        stop: StopSignal | None = None,
-    ) -> Generator[int]:
+    def tokens(self, request: TextRequest) -> Generator[int]:
         """Release the tokens of one demonstration, all of them or none. See `TokenLoop.tokens`.
 
         The first one of a reservation charges its draw; later ones read the histogram that it keeps.
         """
-        stop = stop or StopSignal()
-        if released:  # the text was taken, and not recorded
+        if request.released:  # the text was taken, and not recorded
             return
-        kept = reservation.histogram
+        kept = request.reservation.histogram
         if kept is None:
-            # finds a dead model, too, before anything is charged
-            expected = self._expected(prompts, max_tokens, stop)
-            units.check()
-            # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
-            total = row_sum(self._counted(units, sampler), self.backend.vocabulary_size, expected)
-            stop.check()
-            permit = reservation.draw()
-            kept = cast("HistogramRelease", release).histogram(total, permit, expected).as_dict()
-            reservation.keep(kept)
+            expected = self._expected(request)  # finds a dead model, too, before anything is charged
+            request.units.check()
+            kept = of_noisy_sum(*self.noisy_sum(request, expected), expected).as_dict()
+            request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
-        begun = [self._begun(histogram, max_tokens) for _ in range(CANDIDATES)]
-        allowed = _allowed(self._written(begun, prompts, max_tokens, stop), earlier)
-        released += max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize)).tokens
-        yield from released
+        begun = [self._begun(histogram, request.max_tokens) for _ in range(CANDIDATES)]
+        allowed = _allowed(self._written(begun, request), request.earlier)
+        best = max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize))
+        request.released.extend(best.tokens)
+        yield from best.tokens
 
-    def _expected(self, prompts: LabelPrompts, max_tokens: int, stop: StopSignal) -> Expected:
+    def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
+        """Count the rows of a draw, charge it and release their sum. See `HistogramRelease.noisy_sum`."""
+        # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
+        total = row_sum(self._counted(request), self.backend.vocabulary_size, expected)
+        request.stop.check()
+        release = cast("HistogramRelease", request.release)
+        return release.noisy_sum(total, request.reservation.draw())
+
+    def _expected(self, request: TextRequest) -> Expected:
         """The words of texts that the model writes without records: all that it might write at each place."""
         seen = np.zeros((2, self.backend.vocabulary_size))
         begun = [_Candidate([], self.draft(), []) for _ in range(EXPECTING)]
-        self._written(begun, prompts, max_tokens, stop, seen)
+        self._written(begun, request, seen)
         return Expected.of(seen[0], seen[1], self.backend)
 
-    def _counted(self, units: Bodies, sampler: Sampler) -> Iterator[Features]:
+    def _counted(self, request: TextRequest) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
-        drawn = [record for subset in sampler.draw(units.sizes) for record in subset]
+        drawn = [record for subset in request.sampler.draw(request.units.sizes) for record in subset]
         tokenize = lru_cache(maxsize=None)(self.backend.tokenize)  # each word once: a server is slow
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
-            [bodies] = units.of([drawn[start : start + _RECORDS_AT_ONCE]])
+            [bodies] = request.units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:
                 if body is None:
                     continue
@@ -174,16 +161,15 @@ class HistogramLoop(TokenLoop):
     def _written(
         self,
         candidates: Sequence[_Candidate],
-        prompts: LabelPrompts,
-        max_tokens: int,
-        stop: StopSignal,
+        request: TextRequest,
         seen: NDArray[np.float64] | None = None,
     ) -> list[_Candidate]:
         """What the model makes of these beginnings, side by side.
 
         `seen` takes the sum of the probabilities of each token, and of those at the beginning, shape (2, V).
         """
-        hinted = [prompts.hinted(one.hint) for one in candidates]
+        max_tokens = request.max_tokens
+        hinted = [request.prompts.hinted(one.hint) for one in candidates]
         suffixes = [[*each.public_suffix, *one.tokens] for each, one in zip(hinted, candidates, strict=True)]
         with closing_block(self.backend, hinted[0].prefix, suffixes, max_tokens) as block:
             while writing := [
@@ -191,7 +177,7 @@ class HistogramLoop(TokenLoop):
                 for place, one in enumerate(candidates)
                 if not (one.failed or one.draft.finished) and len(one.tokens) < max_tokens
             ]:
-                stop.check()
+                request.stop.check()
                 rows = answered(block, len(candidates), None)
                 for place, one in writing:
                     if seen is not None:

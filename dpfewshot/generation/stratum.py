@@ -23,6 +23,7 @@ from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
+from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
@@ -245,18 +246,18 @@ class StratumRun:
                     f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
                 )
             if len(released) < max_tokens and not set_up.loop.ended(released):
-                tokens = set_up.loop.tokens(
+                request = TextRequest(
                     set_up.bodies(self.plan, self.part),
                     set_up.sampler(self.plan),
                     set_up.release(self.plan),
                     reservation,
-                    prompts=set_up.writer.for_label(label),
-                    max_tokens=max_tokens,
-                    released=released,
+                    set_up.writer.for_label(label),
+                    max_tokens,
+                    released,
                     earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
                     stop=stop,
                 )
-                with closing(tokens):
+                with closing(set_up.loop.tokens(request)) as tokens:
                     for token in tokens:
                         on_token(token)
             return self._recorded(reservation, label, released)

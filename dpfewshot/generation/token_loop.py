@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Final
@@ -54,6 +54,29 @@ None ends the text.
 
 
 @dataclass(frozen=True)
+class TextRequest:
+    """One text to write, and what it is written from.
+
+    Attributes:
+        release: the started mechanism; nothing else turns private numbers into something released.
+        reservation: charges each draw, and gives its permit.
+        released: the tokens of an interrupted text, which none of them ends; else empty. Takes each new one.
+        earlier: texts of the label that were released before, from which this one differs.
+        stop: checked before each draw and after each token.
+    """
+
+    units: Bodies
+    sampler: Sampler
+    release: Release
+    reservation: Reservation
+    prompts: LabelPrompts
+    max_tokens: int
+    released: list[int]
+    earlier: Sequence[str] = ()
+    stop: StopSignal = field(default_factory=StopSignal)
+
+
+@dataclass(frozen=True)
 class TokenLoop:
     """Generates with one backend. The permit of a draw says how many tokens share it.
 
@@ -65,32 +88,14 @@ class TokenLoop:
     layout: TextLayout
     certified: bool = False
 
-    def tokens(
-        self,
-        units: Bodies,
-        sampler: Sampler,
-        release: Release,
-        reservation: Reservation,
-        *,
-        prompts: LabelPrompts,
-        max_tokens: int,
-        released: list[int],
-        earlier: Sequence[str] = (),
-        stop: StopSignal | None = None,
-    ) -> Generator[int]:
+    def tokens(self, request: TextRequest) -> Generator[int]:
         """Release the tokens of one demonstration, with the one that ends it if there is one.
 
         Each token is appended to `released` and then yielded; nothing more is drawn until it is asked for.
-
-        Args:
-            release: the started mechanism; nothing else turns private numbers into a token.
-            reservation: charges each draw, and gives the permit for its tokens.
-            released: the tokens of an interrupted demonstration, which none of them ends; else empty.
-            earlier: texts of the label that were released before, from which this one differs.
-            stop: checked before each draw and after each token.
         """
-        stop = stop or StopSignal()
-        draft = self.draft(released, prompts.further, earlier)
+        units, sampler, release = request.units, request.sampler, request.release
+        prompts, max_tokens, released = request.prompts, request.max_tokens, request.released
+        draft = self.draft(released, prompts.further, request.earlier)
         suffix = [*prompts.public_suffix, *draft.context]
         left = max_tokens - len(released)
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
@@ -99,8 +104,8 @@ class TokenLoop:
                 public_row = answer_without_records(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
                 self._check_invariance()
-                stop.check()
-                permit = reservation.draw()  # before it draws
+                request.stop.check()
+                permit = request.reservation.draw()  # before it draws
                 subsets = units.of(sampler.draw(units.sizes))
                 suffixes = [each for subset in subsets if (each := prompts.suffix(subset, draft.context))]
                 length = min(permit.tokens, max_tokens - len(released))
@@ -117,7 +122,7 @@ class TokenLoop:
                         released.append(support[winner])
                         following = draft.add(support[winner])
                         yield support[winner]
-                        stop.check()
+                        request.stop.check()
                         if draft.finished:
                             return
                         continued = [public, private] if step + 1 < length else [public]

@@ -245,23 +245,17 @@ class HistogramRelease(BaseRelease):
 
     draws: Draws
 
-    def histogram(self, total: NDArray[np.int64], permit: Permit, expected: Expected) -> Histogram:
-        """Release the noisy mean of the rows of one draw.
+    def noisy_sum(self, total: NDArray[np.int64], permit: Permit) -> tuple[NDArray[np.int64], int, int]:
+        """Release the noisy sum of the rows of one draw; with the noise's scale, and M.
 
-        Args:
-            total: private, the `row_sum` of the draw.
-            permit: loses one token before any noise is drawn.
-            expected: public, that of the `row_sum`.
+        `total` is private, the `row_sum` of the draw. The permit loses one token before any noise is drawn.
         """
         permit.use(self.noise_multiplier)
-        scale = 0
-        if self.noise_multiplier > 0:
-            scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
-            total = self._noisy(total, scale)
-        return of_noisy_sum(total, scale, self.draws.prompts, expected)
-
-    def _noisy(self, total: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
-        return total + _core.rounded_normals(scale, len(total), self.random_source)
+        if not self.noise_multiplier:
+            return total, 0, self.draws.prompts
+        scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
+        noise = _core.rounded_normals(scale, len(total), self.random_source)
+        return total + noise, scale, self.draws.prompts
 
     def choose(self, predictions: Predictions) -> int:  # noqa: ARG002 - nothing is chosen
         """Refuse: no token is chosen from predictions."""

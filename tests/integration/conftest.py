@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from tests.support import inside
 from tests.support.ledgers import account, ledger, path, url
 
@@ -19,9 +19,9 @@ def drawn_from(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     tokens = TokenLoop.tokens
 
-    def spy(loop: TokenLoop, bodies: Any, *rest: Any, **named: Any) -> Any:
-        found.append(list(inside.units_of(bodies)))
-        return tokens(loop, bodies, *rest, **named)
+    def spy(loop: TokenLoop, request: TextRequest) -> Any:
+        found.append(list(inside.units_of(request.units)))
+        return tokens(loop, request)
 
     monkeypatch.setattr(TokenLoop, "tokens", spy)
     return found

@@ -17,7 +17,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.generation.histogram_loop import HistogramLoop
-from dpfewshot.generation.stopping import StopSignal
+from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
@@ -85,13 +85,11 @@ def test_a_text_is_counted_by_its_words_first_word_length_and_end():
 
 
 @pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (0.9, False), (1.1, False)])
-def test_the_noise_has_the_scale_that_was_charged(monkeypatch, factor, fits):
+def test_the_noise_has_the_scale_that_was_charged(factor, fits):
     """With controls of a scale that is 10 % off."""
-    sums = []
-    monkeypatch.setattr(word_histogram, "of_noisy_sum", lambda total, *_: sums.append(total))
     release = WordHistogram().start(ONE_DRAW, 1.7)
-    release.histogram(row_sum([], 50_000, NOTHING), Permit(1, 1.7), NOTHING)
-    scaled = sums[0] / (1.7 * factor * _core.grid)
+    noisy, *_ = release.noisy_sum(row_sum([], 50_000, NOTHING), Permit(1, 1.7))
+    scaled = noisy / (1.7 * factor * _core.grid)
     spread = float((scaled**2).sum())
     chance = 2 * min(stats.chi2.cdf(spread, len(scaled)), stats.chi2.sf(spread, len(scaled)))
     assert bool(chance > IMPOSSIBLE) is fits
@@ -101,11 +99,11 @@ def test_a_draw_pays_for_one_histogram():
     permit = Permit(1, 1.7)
     release = WordHistogram().start(ONE_DRAW, 1.7)
     nothing = row_sum([], VOCABULARY, NOTHING)
-    release.histogram(nothing, permit, NOTHING)
+    release.noisy_sum(nothing, permit)
     with pytest.raises(BudgetExceeded):
-        release.histogram(nothing, permit, NOTHING)
+        release.noisy_sum(nothing, permit)
     with pytest.raises(BudgetExceeded, match="another noise multiplier"):
-        release.histogram(nothing, Permit(1, 1.6), NOTHING)
+        release.noisy_sum(nothing, Permit(1, 1.6))
 
 
 @pytest.mark.parametrize("noise", [0.7, 1.5, 3.7308717988])
@@ -281,7 +279,8 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
     model.next_token_logprobs = oddly
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    expected = loop._expected(prompts, 3, StopSignal())  # noqa: SLF001 - before anything is charged
+    request = TextRequest(None, None, None, None, prompts, 3, [])
+    expected = loop._expected(request)  # noqa: SLF001 - before anything is charged
     assert expected == Expected(firsts=frozenset({0, 3, 4, 5, 6, 7}))  # these are no subjects
 
 

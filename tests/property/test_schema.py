@@ -18,7 +18,7 @@ import dpfewshot as dpf
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import MECHANISMS as BY_NAME
 from dpfewshot.mechanisms import Draws, Gaussian, InvisibleInk, ReportNoisyMax, RowChange, SparseVector
@@ -80,16 +80,16 @@ def released(task: dpf.Task, backend: Moody, mechanism: Any, tokens: int, every:
     random_source = random.Random(backend.seeds[0]).randbytes
     writer = PromptWriter(task, backend, 20)
     made: list[int] = []
-    drawn = loop.tokens(
+    request = TextRequest(
         Bodies(each_a_unit(records), writer),
         PoissonSampler(Fraction(1), 3, 1, random_source),
         mechanism.start(Draws(1.0, 1, 1, 3, RowChange.ADDED), 1.0, random_source),
         Reservation.make(None, Terms(None, None, tokens, every, 1.0, {})),
-        prompts=writer.for_label("refund"),
-        max_tokens=tokens,
-        released=made,
+        writer.for_label("refund"),
+        tokens,
+        made,
     )
-    assert list(drawn) == made
+    assert list(loop.tokens(request)) == made
     assert len(made) <= tokens
     forced = len(loop.draft(made).context) - len(made)
     assert forced <= len(loop.automaton.opening) + loop.automaton.most_forced(tokens, loop.automaton.start)

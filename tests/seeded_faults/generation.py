@@ -30,8 +30,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/token_loop.py",
-        "permit = reservation.draw()  # before it draws",
-        "permit = locals().get('permit') or reservation.draw()",
+        "permit = request.reservation.draw()  # before it draws",
+        "permit = locals().get('permit') or request.reservation.draw()",
         "every draw is charged",
         "tests/integration/test_synthesizer.py",
     ),

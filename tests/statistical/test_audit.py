@@ -16,7 +16,7 @@ import pytest
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import Scripted
-from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from dpfewshot.mechanisms import Draws, Gaussian, RowChange
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.sampling import PoissonSampler
@@ -67,8 +67,8 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     for _ in range(audit.runs):
         one = Reservation.make(None, Terms(None, None, 1, audit.block, noise, {}))
         release = Gaussian(top_k=None).start(draws, noise)
-        words = {"prompts": PROMPTS, "max_tokens": audit.block, "released": []}
-        released = [0, *loop.tokens(Written(units), sampler, release, one, **words)]
+        request = TextRequest(Written(units), sampler, release, one, PROMPTS, audit.block, [])
+        released = [0, *loop.tokens(request)]
         follows = sum(backend.next(before) == after for before, after in itertools.pairwise(released))
         hits += follows >= audit.wanted
     return hits
