@@ -123,10 +123,10 @@ class Synthesizer:
             for scope, members in units.items()
         )
         writer = PromptWriter(task, backend, settings.record_token_cap)
-        undecided = Planner(writer, open_settings, limit, strata, relation)
-        undecided.check_lengths(records=not mechanism.draws_once)
-        self._planner, reasons = decide(undecided, mechanism, settings)
-        plan = self._planner.plan(mechanism, (*why, *reasons))
+        undecided = Planner(mechanism, writer, open_settings, limit, strata, relation)
+        undecided.check_lengths()
+        self._planner, reasons = decide(undecided, settings)
+        plan = self._planner.plan((*why, *reasons))
         sound = (
             states_invariance(backend) and self._random_source is None and settings.accounting == CERTIFIED
         )

@@ -139,10 +139,6 @@ class SetUp:
             for part in range(self.plan.settings.disjoint_parts)
         ]
 
-    def tokens_per_draw(self, stratum: StratumPlan) -> int:
-        """The tokens that a draw's permit serves; 1 for a mechanism with one release."""
-        return 1 if self.mechanism.draws_once else stratum.draws.tokens_per_draw
-
     def _tokens_served(self, stratum: StratumPlan) -> int:
         """The most tokens of texts that a draw serves: all of a stratum for a mechanism with one release."""
         settings = self.plan.settings
@@ -187,7 +183,8 @@ class SetUp:
 
     def _states(self, stratum: StratumPlan) -> bool:
         """Whether the stratum's event describes what the sampler, the mechanism and the loop do."""
-        drawn = draws_at(self.plan.settings.within(stratum.population), stratum, stratum.sampling_rate)
+        settings = self.plan.settings.within(stratum.population)
+        drawn = self.mechanism.planned(draws_at(settings, stratum, stratum.sampling_rate))
         counted = drawn.fixed_size is None or stratum.population == len(self.units[stratum.scope])
         return (
             stratum.noise_multiplier > 0

@@ -78,7 +78,7 @@ class StratumRun:
             self.cost,
             self.set_up.partition.generating(self.plan.scope, self.part),
             draws=self.plan.steps,
-            tokens_per_draw=self.set_up.tokens_per_draw(self.plan),
+            tokens_per_draw=self.plan.draws.tokens_per_draw,
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
             key=self.key,
@@ -234,7 +234,7 @@ class StratumRun:
                     self._late.remove(one)
                     return one
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
-            most = len(released) + reservation.draws_left * self.plan.draws.tokens_per_draw
+            most = len(released) + reservation.draws_left * set_up.plan.settings.tokens_per_draw
             if self._has_texts_left(reservation):
                 most = max_tokens
             if released:  # an interruption cost draws: it ends with those that are left

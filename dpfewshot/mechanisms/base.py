@@ -133,6 +133,10 @@ class Mechanism(ABC):
                 f"top_k must lie between 1 and the backend's {vocabulary_size} tokens, not {self.top_k}"
             )
 
+    def planned(self, draws: Draws) -> Draws:
+        """The draws that it makes, of those that a plan's settings allow: all, each of R tokens."""
+        return draws
+
     @abstractmethod
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """The privacy event of a whole plan.

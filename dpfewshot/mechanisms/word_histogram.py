@@ -224,9 +224,13 @@ class WordHistogram(Mechanism):
         dict.fromkeys(("top_k", "clip", "temperature", "top_p"), "no token is drawn from predictions")
     )
 
+    def planned(self, draws: Draws) -> Draws:
+        """One draw with one release, however many texts follow."""
+        return replace(draws, steps=1, tokens_per_draw=1)
+
     def event(self, draws: Draws, noise_multiplier: float) -> Event:
         """One Gaussian release on each draw."""
-        return gaussian_event(replace(draws, tokens_per_draw=1), noise_multiplier)
+        return gaussian_event(draws, noise_multiplier)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """The standard deviation on the share of units whose text begins with a given word."""

@@ -50,7 +50,7 @@ def planned_mechanism(task: Task, chosen: Settings, vocabulary_size: int) -> tup
     return ink, "mechanism invisible-ink: its texts are whole at any budget, and vary as records do"
 
 
-def decide(planner: Planner, mechanism: Mechanism, chosen: Settings) -> tuple[Planner, tuple[str, ...]]:
+def decide(planner: Planner, chosen: Settings) -> tuple[Planner, tuple[str, ...]]:
     """The planner with the M and R that the user left open, and a sentence for each that was decided.
 
     Raises:
@@ -60,14 +60,14 @@ def decide(planner: Planner, mechanism: Mechanism, chosen: Settings) -> tuple[Pl
     if chosen.prompts_per_draw is not None:  # it is not reduced to what a stratum allows
         for stratum in planner.strata:
             rate_of(planner.settings, stratum)
-    mechanism.check(planner.backend.vocabulary_size)
-    if mechanism.draws_once:
-        return _of_all_units(planner, mechanism, chosen)
+    planner.mechanism.check(planner.backend.vocabulary_size)
+    if planner.mechanism.draws_once:
+        return _of_all_units(planner, chosen)
     tokens, limit = planner.settings.max_tokens, chosen.prompt_token_limit
     every = [tokens, -(-tokens // DRAWS)] if chosen.tokens_per_draw is None else [chosen.tokens_per_draw]
     options = [_with_most_prompts(planner.with_settings(tokens_per_draw=each), chosen) for each in every]
     affordable = [one for one in options if one[0].work <= limit] or options[:1]
-    best, bound = min(affordable, key=lambda one: _noise(one[0], mechanism))
+    best, bound = min(affordable, key=lambda one: _noise(one[0]))
     settings, reasons = best.settings, []
     if chosen.tokens_per_draw is None:
         draws = counted(settings.draws_per_demonstration, "draw")
@@ -77,19 +77,18 @@ def decide(planner: Planner, mechanism: Mechanism, chosen: Settings) -> tuple[Pl
     return best, (*reasons, *([] if chosen.prompts_per_draw is None else _beyond_kept(best)))
 
 
-def _of_all_units(
-    planner: Planner, mechanism: Mechanism, chosen: Settings
-) -> tuple[Planner, tuple[str, ...]]:
+def _of_all_units(planner: Planner, chosen: Settings) -> tuple[Planner, tuple[str, ...]]:
     """One draw of every unit for all texts of a label."""
+    name = planner.mechanism.name
     if not can_count(planner.writer.task):
         raise InvalidPlan(
-            f"the mechanism {mechanism.name} needs a task with given labels, one field and no schema: "
+            f"the mechanism {name} needs a task with given labels, one field and no schema: "
             "leave the mechanism out"
         )
     if planner.settings.records_per_prompt > 1:
-        raise InvalidPlan(f"{mechanism.name} has no prompts of records: use records_per_prompt=1")
+        raise InvalidPlan(f"{name} has no prompts of records: use records_per_prompt=1")
     if chosen.tokens_per_draw is not None:
-        raise InvalidPlan(f"{mechanism.name} has one draw for all texts: leave tokens_per_draw out")
+        raise InvalidPlan(f"{name} has one draw for all texts: leave tokens_per_draw out")
     planner = planner.with_settings(tokens_per_draw=planner.settings.max_tokens)
     if chosen.prompts_per_draw is not None:
         return planner, ()
@@ -123,11 +122,11 @@ def _with_most_prompts(planner: Planner, chosen: Settings) -> tuple[Planner, str
     return planner.with_settings(prompts_per_draw=max(1, bounds[bound])), bound
 
 
-def _noise(planner: Planner, mechanism: Mechanism) -> float:
+def _noise(planner: Planner) -> float:
     """The noise on the mean at the smallest stratum, but for what the mechanism makes of it: σ/M."""
     smallest = min(planner.strata, key=lambda stratum: stratum.population)
     settings = planner.settings.within(smallest.population)
-    planned = plan_stratum(mechanism, settings, planner.budget, smallest)
+    planned = plan_stratum(planner.mechanism, settings, planner.budget, smallest)
     return planned.noise_multiplier / settings.prompts_per_draw
 
 

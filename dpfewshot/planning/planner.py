@@ -48,27 +48,28 @@ class Planner:
         budget: (ε, δ) of all strata together, which are disjoint; None for σ = 0.
     """
 
+    mechanism: Mechanism
     writer: PromptWriter
     settings: PlanSettings
     budget: PrivacyBudget | None
     strata: tuple[Stratum, ...]
     relation: Relation
 
-    def plan(self, mechanism: Mechanism, reasons: tuple[str, ...] = ()) -> GenerationPlan:
+    def plan(self, reasons: tuple[str, ...] = ()) -> GenerationPlan:
         """Plan every stratum, and bound the language model's work by the caps. Errors as `plan_stratum`."""
         found: dict[tuple[PlanSettings, int, int], StratumPlan] = {}
         made = []
         for stratum in self.strata:  # σ is sought once for those of one population and as many labels
             alike = self.settings.within(stratum.population), stratum.population, len(stratum.labels)
             if alike not in found:
-                found[alike] = plan_stratum(mechanism, alike[0], self.budget, stratum)
+                found[alike] = plan_stratum(self.mechanism, alike[0], self.budget, stratum)
             made.append(replace(found[alike], scope=stratum.scope, labels=stratum.labels))
         return GenerationPlan(
-            mechanism=mechanism.name,
+            mechanism=self.mechanism.name,
             relation=self.relation,
             settings=self.settings,
             strata=tuple(made),
-            prompt_tokens=self.public_work if mechanism.draws_once else self.work,
+            prompt_tokens=self.work,
             reasons=reasons,
         )
 
@@ -84,12 +85,9 @@ class Planner:
     @property
     def work(self) -> int:
         """The tokens that the model evaluates for one demonstration, from the caps."""
+        if self.mechanism.draws_once:
+            return CANDIDATES * (self.longest_suffix - 1)
         return self.settings.prompts_per_draw * self.tokens_of_a_prompt
-
-    @property
-    def public_work(self) -> int:
-        """The tokens that the model evaluates for one text from a histogram, its prefix left out."""
-        return CANDIDATES * (self.longest_opening + MOST_HINT + self.settings.max_tokens)
 
     @property
     def tokens_of_a_prompt(self) -> int:
@@ -112,8 +110,13 @@ class Planner:
 
     @cached_property
     def longest_suffix(self) -> int:
-        """The most tokens that follow the prefix of any prompt, from the caps."""
+        """The most tokens that follow the prefix of any prompt, from the caps.
+
+        Without records in prompts: the opening, a hint and the text, and 1 that may begin a prompt.
+        """
         records, tokens = self.settings.records_per_prompt, self.settings.max_tokens
+        if self.mechanism.draws_once:
+            return 1 + self.longest_opening + MOST_HINT + tokens
         shape = self._shape
         forced = 0 if shape is None else len(shape.opening) + shape.most_forced(tokens, shape.start)
         return forced + max(self.writer.longest_suffix(label, records, tokens) for label in self.labels)
@@ -123,18 +126,15 @@ class Planner:
         """The labels to generate, stratum by stratum."""
         return [label for stratum in self.strata for label in stratum.labels]
 
-    def check_lengths(self, *, records: bool = True) -> None:
+    def check_lengths(self) -> None:
         """Refuse caps that the backend's context cannot hold, and a schema that needs more than `max_tokens`.
 
-        Every prompt that is longer than the context would count as absent. Without `records`, prompts have a
-        hint in their place.
+        Every prompt that is longer than the context would count as absent.
         """
         context_tokens = self.backend.context_tokens
         if self._shape is not None:
             self._shape.check(self.settings.max_tokens)
         needed = self.longest_prefix + self.longest_suffix
-        if not records:
-            needed = 1 + self.longest_prefix + self.longest_opening + MOST_HINT + self.settings.max_tokens
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
@@ -144,13 +144,12 @@ class Planner:
     def _that_fits(self, excess: int) -> str:
         """The settings of which each alone takes so many tokens off a prompt, or makes room for them."""
         settings, records = self.settings, self.settings.records_per_prompt
-        one_more = self.with_settings(records_per_prompt=records + 1)
-        a_record = one_more.longest_suffix - self.longest_suffix
-        fewer = {
-            "max_tokens": settings.max_tokens - excess,
-            "record_token_cap": settings.record_token_cap - -(-excess // records),
-            "records_per_prompt": records - -(-excess // a_record),
-        }
+        fewer = {"max_tokens": settings.max_tokens - excess}
+        if not self.mechanism.draws_once:
+            one_more = self.with_settings(records_per_prompt=records + 1)
+            a_record = one_more.longest_suffix - self.longest_suffix
+            fewer["record_token_cap"] = settings.record_token_cap - -(-excess // records)
+            fewer["records_per_prompt"] = records - -(-excess // a_record)
         enough = [f"{name}={number}" for name, number in fewer.items() if number >= 1]
         context = self.longest_prefix + self.longest_suffix
         return ", or ".join([*enough, f"a model with context_tokens={context}"])
@@ -171,7 +170,7 @@ def plan_stratum(
         InvalidPlan: M·N·P is above the population, or no noise meets the budget.
     """
     sampling_rate = rate_of(settings, stratum)
-    draws = planned_draws(mechanism, settings, stratum, sampling_rate)
+    draws = mechanism.planned(draws_at(settings, stratum, sampling_rate))
     sigma, cost, event = 0.0, None, None
     if budget is not None and settings.accounting == PUBLISHED:
         sigma = _published_noise(mechanism, draws, budget)  # without a cost: it is not certified
@@ -216,7 +215,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
         shared = min(plan.settings.tokens_per_draw, max_tokens)
         settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
         stratum = replace(worst, population=population)
-        draws = planned_draws(mechanism, settings, stratum, rate_of(settings, stratum))
+        draws = mechanism.planned(draws_at(settings, stratum, rate_of(settings, stratum)))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
         return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
 
@@ -258,12 +257,6 @@ def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple
     target = limit.as_target()
     sigma = calibrate(event, epsilon=target.epsilon, delta=target.delta)
     return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
-
-
-def planned_draws(mechanism: Mechanism, settings: PlanSettings, stratum: Stratum, rate: Fraction) -> Draws:
-    """The draws from each disjoint part of a stratum: one alone for a mechanism with one release."""
-    draws = draws_at(settings, stratum, rate)
-    return replace(draws, steps=1) if mechanism.draws_once else draws
 
 
 def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:

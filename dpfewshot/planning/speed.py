@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, closing_block
-from dpfewshot.mechanisms import WordHistogram
 from dpfewshot.mechanisms.word_histogram import CANDIDATES, EXPECTING, MOST_HINT
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
@@ -36,7 +35,7 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
 
     Everything is measured once at least. No record is read.
     """
-    settings, backend, counts_words = plan.settings, planner.backend, plan.mechanism == WordHistogram.name
+    settings, backend, counts_words = plan.settings, planner.backend, planner.mechanism.draws_once
     opening = max(1, planner.longest_opening + MOST_HINT * counts_words)
     tokens, draws, shared = settings.max_tokens, settings.draws_per_demonstration, settings.tokens_per_draw
     prefix = planner.writer.for_label(planner.labels[0]).prefix

@@ -34,7 +34,7 @@ from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.laws import IMPOSSIBLE
 
 VOCABULARY = 40
-ONE_DRAW = Draws(1.0, 1, 12, 50, RowChange.ADDED)
+ONE_DRAW = Draws(1.0, 1, 1, 50, RowChange.ADDED)
 
 NOTHING = Expected()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -33,13 +34,14 @@ BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
 GAUSSIAN = Gaussian(top_k=8)
 
 
-def planner(population: int = 400, **settings: Any) -> Planner:
+def planner(population: int = 400, mechanism: Mechanism = GAUSSIAN, **settings: Any) -> Planner:
     backend = Sentence()
     template = PlanSettings(**{"max_tokens": 40, "shots_per_label": 1, "record_token_cap": 100} | {
         "prompts_per_draw": 1, "records_per_prompt": 1, "tokens_per_draw": 1
     } | settings)  # fmt: skip
     strata = (Stratum("refund", ("refund",), population), Stratum("delivery", ("delivery",), 2 * population))
-    return Planner(PromptWriter(TASK, backend, 100), template, BUDGET, strata, Relation.ZERO_OUT)
+    writer = PromptWriter(TASK, backend, 100)
+    return Planner(mechanism, writer, template, BUDGET, strata, Relation.ZERO_OUT)
 
 
 def synthesizer(**settings: Any) -> dpf.Synthesizer:
@@ -64,10 +66,10 @@ def decided(
 ) -> GenerationPlan:
     chosen = dataclasses.replace(chosen, prompt_token_limit=tokens)
     numbers = dataclasses.asdict(chosen.decided(max_tokens=40, shots_per_label=1))
-    some = planner(population, **numbers)
+    some = planner(population, mechanism, **numbers)
     some.backend.kept_prompts = kept_prompts
-    made, reasons = decide(some, mechanism, chosen)
-    return made.plan(mechanism, reasons)
+    made, reasons = decide(some, chosen)
+    return made.plan(reasons)
 
 
 @pytest.mark.parametrize(("population", "tokens"), [(100, 20_000), (400, 5_000), (5000, 20_000)])
@@ -77,9 +79,9 @@ def test_few_other_draws_within_the_work_have_less_noise(population: int, tokens
     assert found.prompt_tokens <= tokens
     assert found.noise_on_mean is not None
     for every in (1, 3, 20, 40):
-        some = planner(population, tokens_per_draw=every)
+        some = planner(population, mechanism, tokens_per_draw=every)
         most = min(population, tokens // some.tokens_of_a_prompt)
-        other = some.with_settings(prompts_per_draw=max(1, most)).plan(mechanism)
+        other = some.with_settings(prompts_per_draw=max(1, most)).plan()
         assert other.noise_on_mean is not None
         assert found.noise_on_mean <= 1.25 * other.noise_on_mean
 
@@ -111,6 +113,23 @@ def test_where_words_cannot_be_counted_tokens_are_drawn(task: dpf.Task, chosen: 
     assert planned_mechanism(TASK, Settings(), 500)[0] == WordHistogram()
 
 
+def test_what_is_said_to_fit_without_records_in_prompts_fits() -> None:
+    some = planner(mechanism=WordHistogram())
+    some.backend.context_tokens = 60
+    with pytest.raises(InvalidPlan) as refused:
+        some.check_lengths()
+    [tokens, context] = map(int, re.findall(r"(?:max|context)_tokens=(\d+)", str(refused.value)))
+    assert "record" not in str(refused.value)
+    some.with_settings(max_tokens=tokens).check_lengths()
+    with pytest.raises(InvalidPlan):
+        some.with_settings(max_tokens=tokens + 1).check_lengths()
+    some.backend.context_tokens = context
+    some.check_lengths()
+    some.backend.context_tokens = context - 1
+    with pytest.raises(InvalidPlan):
+        some.check_lengths()
+
+
 def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
     plan = synthesizer(sampling="fixed-size", prompts_per_draw=20, tokens_per_draw=1).plan
     assert plan.mechanism == "public-centred"
@@ -119,7 +138,7 @@ def test_draws_of_fixed_size_take_the_mechanism_that_allows_them() -> None:
 
 def test_what_is_given_stays() -> None:
     numbers = {"prompts_per_draw": 7, "records_per_prompt": 2, "tokens_per_draw": 5}
-    made, reasons = decide(planner(**numbers), Gaussian(top_k=3), Settings(**numbers, prompt_token_limit=1))
+    made, reasons = decide(planner(**numbers), Settings(**numbers, prompt_token_limit=1))
     assert (made.settings.prompts_per_draw, made.settings.tokens_per_draw) == (7, 5)
     assert reasons == ()
 
