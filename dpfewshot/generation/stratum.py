@@ -86,8 +86,12 @@ class StratumRun:
 
     @property
     def draws_left(self) -> int:
-        """The draws that later demonstrations may take."""
-        return self.plan.steps if self.reservation is None else self.reservation.draws_left
+        """The draws that later demonstrations may take; of a histogram, the texts that it still serves."""
+        if self.reservation is None:
+            return self.plan.steps
+        if self.reservation.histogram is not None:
+            return len(self.labels) - len(self.reservation.released)
+        return self.reservation.draws_left
 
     @property
     def released(self) -> list[Demonstration]:
@@ -141,8 +145,6 @@ class StratumRun:
             self.check_open()
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
-            if self.reservation is not None and self._has_texts_left(self.reservation):
-                return self.release(label, tokens, stop, on_token)
             begun = self.reservation.unfinished.get(label, []) if self.reservation else []
             own = max(0, left - len(others) * each)
             if begun or 0 < own < each:
@@ -234,9 +236,7 @@ class StratumRun:
                     self._late.remove(one)
                     return one
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
-            most = len(released) + reservation.draws_left * set_up.plan.settings.tokens_per_draw
-            if self._has_texts_left(reservation):
-                most = max_tokens
+            most = len(released) + self.draws_left * set_up.plan.settings.tokens_per_draw
             if released:  # an interruption cost draws: it ends with those that are left
                 max_tokens = min(max_tokens, most)
             elif not most:
@@ -305,12 +305,8 @@ class StratumRun:
             if not reservation.asked:
                 reservation.close()  # if that fails, it is kept
                 self.reservation = None
-            elif not (reservation.draws_left or reservation.unfinished or self._has_texts_left(reservation)):
+            elif not (self.draws_left or reservation.unfinished):
                 reservation.close()
-
-    def _has_texts_left(self, reservation: Reservation) -> bool:
-        """Whether a histogram serves further texts of the plan, without a draw."""
-        return reservation.histogram is not None and len(reservation.released) < len(self.labels)
 
     def _reserve(self) -> Reservation:
         """Reserve the plan. If it cannot be recorded, what was reserved is given back."""

@@ -201,6 +201,13 @@ def test_one_draw_serves_all_texts_of_a_label(model):
     assert run.spent == stratum.spend
 
 
+def test_the_texts_of_disjoint_parts_are_made_one_by_one(model):
+    run = synthesizer(model, shots_per_label=4, settings=Settings(disjoint_parts=2))
+    assert len({run.generate("Refund").text for _ in range(4)}) > 1
+    with pytest.raises(BudgetExceeded):
+        run.generate("Refund")
+
+
 def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url):
     def account():
         return dpf.open_account(ledger_url, "tickets")
