@@ -199,7 +199,7 @@ class _Table:
         self.set_up, self.label, self.plays, self.beta, self._tick = set_up, label, plays, beta, tick
         self.stratum = set_up.plan.stratum_of(label)
         self._named = any(each.named for each in set_up.units.values())
-        self._sizes: list[int] = set_up.generating(self.stratum, 0).sizes.tolist()
+        self._sizes: list[int] = set_up.bodies(self.stratum, 0).sizes.tolist()
         self._canary = _RECORDS if self._named else 1
         # Where n is fixed, canaries replace other units.
         self._room = _MOST_CANARIES if self.stratum.draws.fixed_size is None else len(self._sizes)
@@ -254,12 +254,7 @@ class _Table:
             draws, rate = replace(draws, sampling_rate=1.0, fixed_size=None), Fraction(1)
         game = self._game("one histogram", draws, 1, 1)
         canaries = game.most_canaries(self._one_of(_RARE), _MOST_CANARIES)
-        plan = self._plan(
-            replace(self.stratum, sampling_rate=rate, draws=draws),
-            sampling=POISSON,
-            max_tokens=1,
-            tokens_per_draw=1,
-        )
+        plan = self._plan(replace(self.stratum, sampling_rate=rate, draws=draws), sampling=POISSON)
 
         model = counting_model()
         words = features(CANARY_WORD, model.tokenize)
@@ -364,7 +359,7 @@ class _Table:
 
     def _own_generation(self, plan: GenerationPlan, canaries: Sequence[Record]) -> Generation:
         """A generation by the user's model over the user's records and canaries, which may replace units."""
-        generating = self.set_up.generating(self.stratum, 0)
+        generating = self.set_up.bodies(self.stratum, 0).units
         replaced = 0 if self.stratum.draws.fixed_size is None else len(canaries)
         kept = map(generating.__getitem__, range(replaced, len(generating)))
         others = (record for unit in kept for record in unit if record is not None)

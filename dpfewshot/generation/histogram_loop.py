@@ -66,19 +66,21 @@ class _Candidate:
 
     Attributes:
         hint: public tokens of its prompt, between the label and the text.
-        tokens: of the text, with the one that ends it, if there is one.
         logprobs: of its tokens but the first word.
         failed: whether the model gave no token any probability.
     """
 
     hint: list[int]
     draft: Draft | ShapedDraft
-    tokens: list[int]
     logprobs: list[float] = field(default_factory=list)
     failed: bool = False
 
+    @property
+    def tokens(self) -> list[int]:
+        """Of the text, with the one that ends it, if there is one: it has one field and no schema."""
+        return self.draft.context
+
     def add(self, token: int, logprob: float) -> None:
-        self.tokens.append(token)
         self.logprobs.append(logprob)
         self.draft.add(token)
 
@@ -135,7 +137,7 @@ class HistogramLoop(TokenLoop):
     def _expected(self, request: TextRequest) -> Expected:
         """The words of texts that the model writes without records: all that it might write at each place."""
         seen = np.zeros((2, self.backend.vocabulary_size))
-        begun = [_Candidate([], self.draft(), []) for _ in range(EXPECTING)]
+        begun = [_Candidate([], self.draft()) for _ in range(EXPECTING)]
         self._written(begun, request, seen)
         return Expected.of(seen[0], seen[1], self.backend)
 
@@ -207,7 +209,7 @@ class HistogramLoop(TokenLoop):
         hint += f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words"
         beginning = [self._drawn(histogram.firsts)] if histogram.firsts else []
         told = self.backend.tokenize(hint)
-        return _Candidate(told if len(told) <= MOST_HINT else [], self.draft(beginning), beginning)
+        return _Candidate(told if len(told) <= MOST_HINT else [], self.draft(beginning))
 
     def _go_on(self, one: _Candidate, row: Logprobs, left: int) -> None:
         """Add a candidate's next token, drawn from the model's likeliest, or note that there is none."""

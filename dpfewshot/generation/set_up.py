@@ -54,8 +54,7 @@ class SetUp:
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
-    _parts: dict[str | None, list[UnitSequence]] = field(default_factory=dict, init=False, repr=False)
-    _bodies: dict[tuple[str | None, int], Bodies] = field(default_factory=dict, init=False, repr=False)
+    _bodies: dict[str | None, list[Bodies]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", MappingProxyType(dict(self.units)))
@@ -97,20 +96,14 @@ class SetUp:
             prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}",
         )
 
-    def generating(self, stratum: StratumPlan, part: int) -> UnitSequence:
+    def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
         """The units of one disjoint part of a stratum, of those that the plan's holdout leaves. Private."""
-        if stratum.scope not in self._parts:
+        if stratum.scope not in self._bodies:
             settings = self.plan.settings
             units = settings.division.generating(self.units[stratum.scope])
-            self._parts[stratum.scope] = disjoint_parts(units, settings.disjoint_parts)
-        return self._parts[stratum.scope][part]
-
-    def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
-        """The units of a disjoint part, to be drawn from, in this backend's tokens. Private."""
-        key = stratum.scope, part
-        if key not in self._bodies:
-            self._bodies[key] = Bodies(self.generating(stratum, part), self.writer)
-        return self._bodies[key]
+            parts = disjoint_parts(units, settings.disjoint_parts)
+            self._bodies[stratum.scope] = [Bodies(each, self.writer) for each in parts]
+        return self._bodies[stratum.scope][part]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
         """Draws the units of a stratum and groups them into prompts."""

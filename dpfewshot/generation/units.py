@@ -87,21 +87,21 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
 class Bodies:
     """The records of units in tokens, read when they are drawn. Private; the repr shows nothing."""
 
-    __slots__ = ("_kept", "_units", "_writer")
+    __slots__ = ("_kept", "_writer", "units")
 
     def __init__(self, units: UnitSequence, writer: PromptWriter) -> None:
-        self._units = units
+        self.units = units
         self._writer = writer
         self._kept: OrderedDict[tuple[int, int], Body] = OrderedDict()  # the last used is the last
 
     @property
     def sizes(self) -> Integers:
         """The number of records of each unit, for a sampler."""
-        return self._units.sizes
+        return self.units.sizes
 
     def check(self) -> None:
         """Refuse a changed file of records before a draw is charged."""
-        self._units.check()
+        self.units.check()
 
     def of(self, subsets: Sequence[Sequence[tuple[int, int]]]) -> list[list[Body]]:
         """The bodies of a draw's subsets of records; None for a record that cannot be read or tokenised.
@@ -109,7 +109,7 @@ class Bodies:
         A record is a pair of a unit and one of its records, both as positions.
         """
         missing = [one for one in chain.from_iterable(subsets) if one not in self._kept]
-        for one, record in zip(missing, self._units.take(missing), strict=True):
+        for one, record in zip(missing, self.units.take(missing), strict=True):
             self._kept[one] = None if record is None else self._writer.body(record)
         for one in chain.from_iterable(subsets):
             self._kept.move_to_end(one)

@@ -66,7 +66,7 @@ def test_a_holdout_needs_units_that_masking_leaves_alone() -> None:
         for records in (dpf.mask_identifiers(named), named)
     ]
     chosen = [
-        [unit[0].unit for unit in made.generating(stratum, 0)]
+        [unit[0].unit for unit in made.bodies(stratum, 0).units]
         for made in units
         for stratum in made.plan.strata
     ]

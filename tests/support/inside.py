@@ -147,7 +147,7 @@ def all_of(bodies: Bodies) -> list[Any]:
 
 def units_of(bodies: Bodies) -> UnitSequence:
     """The units that a demonstration draws from."""
-    return bodies._units
+    return bodies.units
 
 
 def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int], str]]:
