@@ -111,8 +111,7 @@ def canary_game(
     if plays < _LEAST_PLAYS or not 0 < beta < 1:
         raise InvalidPlan("a canary game needs plays >= 100 and 0 < beta < 1")
     set_up = synthesizer.set_up
-    counts_words = set_up.mechanism.draws_once
-    if counts_words and texts_only:
+    if texts_only and set_up.mechanism.draws_once:
         raise InvalidPlan(
             f"texts of {set_up.mechanism.name} come from one release, which the game without texts_only plays"
         )
@@ -123,11 +122,13 @@ def canary_game(
         raise InvalidPlan("the canary game tests a certified epsilon, and this plan has none")
     with progress_bar(desc="canary game", unit="play") as bar:
         table = _Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
-        bar.total = 2 * plays + plays // 4 if texts_only else table.ticks
         if texts_only:
+            bar.total = 2 * plays + plays // 4
             return _finding(table, stratum.spend, beta, [table.released_texts()])
-        if counts_words:
+        if set_up.mechanism.draws_once:
+            bar.total = 2 * plays
             return _finding(table, stratum.spend, beta, [table.one_histogram()])
+        bar.total = table.ticks
         outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
         demonstration, drawn = table.one_demonstration()
     answers = [changed_by_company(set_up, stratum, label) for _ in range(_BATCHES)]
@@ -213,8 +214,6 @@ class _Table:
     @property
     def ticks(self) -> int:
         """The number of plays of all games with the worst-case model."""
-        if self.set_up.mechanism.draws_once:
-            return 2 * self.plays
         games = 1 + len(self.games_of_one_draw)
         return 2 * games * self.plays + 2 * (games - 1) * (self.plays // 4)
 

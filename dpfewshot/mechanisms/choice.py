@@ -108,14 +108,6 @@ def softmax_rate(temperature: Fraction, prompts: int) -> Fraction:
     return 1 / (temperature * prompts * _core.logit_grid)
 
 
-def check_clip(clip: float) -> None:
-    """Refuse a clip outside (0, 1000]."""
-    if not 0 < clip <= _core.LARGEST_LOGIT_CLIP:
-        raise InvalidPlan(
-            f"clip must lie above 0 and be at most {_core.LARGEST_LOGIT_CLIP:g} nats, not {clip}"
-        )
-
-
 def check_temperature(temperature: float) -> None:
     """Refuse a temperature outside 0.001..1000."""
     check_range("temperature", temperature, COLDEST, HOTTEST)

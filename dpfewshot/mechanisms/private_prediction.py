@@ -20,7 +20,6 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release
 from dpfewshot.mechanisms.choice import (
     SoftmaxMechanism,
-    check_clip,
     check_temperature,
     softmax_rate,
     solved_clip,
@@ -60,8 +59,10 @@ class PrivatePrediction(SoftmaxMechanism):
                 "clip and temperature together would fix epsilon: give one of them, and the budget decides "
                 "the other"
             )
-        if self.clip is not None:
-            check_clip(self.clip)
+        if self.clip is not None and not 0 < self.clip <= _core.LARGEST_LOGIT_CLIP:
+            raise InvalidPlan(
+                f"clip must lie above 0 and be at most {_core.LARGEST_LOGIT_CLIP:g} nats, not {self.clip}"
+            )
         if self.temperature is not None:
             check_temperature(self.temperature)
 
