@@ -57,19 +57,14 @@ class StratumRun:
     _late: list[Demonstration] = field(default_factory=list, init=False, repr=False)  # recorded, not returned
 
     @property
-    def certified(self) -> bool:
-        """Whether the guarantee holds. It never does where no account is charged."""
-        return self.set_up.certified and self.account is not None
-
-    @property
     def cost(self) -> EventCost | None:
-        """What the account is charged for all draws; None if nothing is certified."""
+        """What the account is charged for all draws; None if nothing is certified, as without an account."""
         return None if self.account is None else self.set_up.account_cost(self.plan)
 
     @property
     def spend(self) -> PrivacySpend | None:
         """As results state it."""
-        return self.plan.spend if self.certified else None
+        return None if self.cost is None else self.plan.spend
 
     @property
     def terms(self) -> Terms:
@@ -280,7 +275,7 @@ class StratumRun:
             text=text,
             label=label,
             token_count=len(released),
-            certified=self.certified,
+            certified=cost is not None,
             spent=self.spend,
             relation=self.set_up.plan.relation,
             mechanism=self.set_up.mechanism.name,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, RowChange
+from dpfewshot.mechanisms import Gaussian, Mechanism, RowChange
 from dpfewshot.mechanisms.adadpsyn import EPSILONS, TASKS, published
 from dpfewshot.sampling import Holdout
 from dpfewshot.tasks import Task
@@ -21,7 +21,6 @@ CERTIFIED = "certified"
 PUBLISHED = "published"
 ACCOUNTINGS = (CERTIFIED, PUBLISHED)
 """What sets the noise: the certified accountant, or a paper's own accounting of fixed-size draws."""
-
 
 PROMPT_TOKEN_LIMIT = 20_000
 """The default limit of the tokens that the language model evaluates for one demonstration."""
@@ -198,7 +197,7 @@ def preset(
             row_of = _ADADPSYN_ROW
         row = published(row_of[0], epsilon=row_of[1])
         prompts, records = row.prompts, row.records_per_prompt
-        mechanism = replace(AdaDPSyn.preset(row_of[0], epsilon=row_of[1]), top_k=top_k)
+        mechanism = replace(row.mechanism, top_k=top_k)
     else:
         raise InvalidPlan(f"the preset must be one of {', '.join(PRESETS)}, not {name!r}")
     return mechanism, Settings(prompts_per_draw=prompts, records_per_prompt=records, tokens_per_draw=1)
