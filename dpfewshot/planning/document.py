@@ -17,20 +17,6 @@ MAYBE_TEXT: Final = (str, type(None))
 
 SPEND: Final[Mapping[str, tuple[type, ...]]] = {"epsilon": MAYBE_NUMBER, "delta": MAYBE_NUMBER}
 
-_EVENTS: Final = (
-    events.PoissonGaussian,
-    events.PoissonRandomizedResponse,
-    events.PoissonBoundedRange,
-    events.PoissonProduct,
-    events.FixedSizeGaussian,
-    events.ZeroConcentrated,
-    events.Composition,
-    events.Tightest,
-)
-
-_NESTED: Final = frozenset({"events", "queries"})
-"""Members of events that hold events."""
-
 
 def check(
     where: str,
@@ -100,11 +86,14 @@ def numbers(where: str, name: str, value: list[Any]) -> tuple[float, ...]:
 def event_as_dict(event: Event | None) -> dict[str, object] | None:
     """An event of the vocabulary (`dpfewshot.accounting.events`) as JSON; None for any other."""
     kind: Any = type(event)
-    if kind not in _EVENTS:
+    if kind.__module__ != events.__name__:
         return None
     values = {field.name: getattr(event, field.name) for field in fields(kind)}
-    for several in _NESTED & values.keys():
-        values[several] = [event_as_dict(each) for each in values[several]]
-        if None in values[several]:
-            return None
-    return {"event": kind.__name__} | values
+    nested = {
+        name: [event_as_dict(each) for each in value]
+        for name, value in values.items()
+        if isinstance(value, tuple)
+    }
+    if any(None in each for each in nested.values()):
+        return None
+    return {"event": kind.__name__} | values | nested
