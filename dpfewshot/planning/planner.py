@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, calibrate, epsilon
-from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import ending_tokens
@@ -233,8 +232,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
 
 def _published_noise(mechanism: Mechanism, draws: Draws, budget: PrivacyBudget) -> float:
     """The σ that the paper's own accounting gives for its fixed-size draws."""
-    accounting: PublishedAccounting | None = getattr(mechanism, "published_accounting", None)
-    size = draws.fixed_size
+    size, accounting = draws.fixed_size, mechanism.published_accounting
     if size is None or accounting is None:
         raise InvalidPlan("accounting='published' is available for the mechanisms gaussian and adadpsyn")
     return published_multiplier(
