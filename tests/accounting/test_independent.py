@@ -36,9 +36,7 @@ from dpfewshot.accounting.curves import Curve, FloatArray
 from dpfewshot.accounting.pairs import dominating_pairs
 from tests.accounting.test_curves import Changed
 from tests.support import independent_accounting as independent
-from tests.support.independent_accounting import Estimate, Law, chosen, delta_of
-from tests.support.independent_products import Shared
-from tests.support.independent_products import product as product_law
+from tests.support.independent_accounting import Estimate, Law, Shared, chosen, delta_of
 
 LAST_DIGITS = 1e-6, 1e-9  # of the independent calculation: relative to δ and 1 - δ, and to δ alone
 UNSURE = 1e-3  # of δ and 1 - δ: where its own two results differ by more, it says nothing
@@ -160,7 +158,7 @@ def laws_of(event: Event) -> list[list[Law]]:
         PoissonGaussian: (independent.gaussian, getattr(event, "noise_multiplier", None)),
         PoissonRandomizedResponse: (independent.response, getattr(event, "epsilon", None)),
         PoissonBoundedRange: (independent.bounded_range, getattr(event, "epsilon", None)),
-        PoissonProduct: (product_law, isinstance(event, PoissonProduct) and shared_queries(event)),
+        PoissonProduct: (independent.product, isinstance(event, PoissonProduct) and shared_queries(event)),
     }[type(event)]
     ways = (True,) if event.sampling_rate == 1 else (True, False)
     return [[make(event.sampling_rate, parameter, event.steps, removed=way)] for way in ways]

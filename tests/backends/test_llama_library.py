@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from dpfewshot.backends.llama_cpp import library
+from dpfewshot.backends.llama_cpp.model import _load
 from dpfewshot.errors import BackendError
-from tests.support import inside
 
 STRUCTS = {
     "llama_model_default_params": library.MODEL_FIELDS,
@@ -112,5 +112,5 @@ def test_amx_kernels_are_not_used(system: bytes, used: bool) -> None:
         llama_model_load_from_file=load,
     )
     with pytest.raises(BackendError, match="cannot load the model file"):
-        inside.load_gguf(stand_in, Path("model.gguf"))
+        _load(stand_in, Path("model.gguf"), 0)
     assert asked == [used]

@@ -112,7 +112,9 @@ def test_a_ray_worker_killed_while_it_draws_costs_that_draw_and_another_takes_it
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    demonstrations, ledger = generated(ledger_url, executor=ray, worker_backend=fleet.killed(tmp_path))
+    demonstrations, ledger = generated(
+        ledger_url, executor=ray, worker_backend=partial(fleet.killed, tmp_path)
+    )
     assert (tmp_path / "killed").exists()
     assert without_entries(demonstrations) == without_entries(local[0])
     assert ledger["spent"] == local[1]["spent"]
@@ -126,7 +128,7 @@ def test_a_killed_process_is_one_retryable_error_and_the_run_resumes_at_the_cost
 ) -> None:
     made, died = synthesizer(url), pytest.raises(dpf.BackendError, match="new pool")
     with made, fleet.processes(1) as pool, died as raised:
-        made.generate_all(executor=pool, worker_backend=fleet.killed(tmp_path))
+        made.generate_all(executor=pool, worker_backend=partial(fleet.killed, tmp_path))
     assert raised.value.retryable
     with fleet.processes(1) as pool:
         demonstrations, ledger = generated(url, resume=True, executor=pool, worker_backend=fleet.sure)
@@ -149,7 +151,8 @@ def test_an_error_in_another_process_holds_nothing_private(
 def test_a_cancelled_run_takes_its_strata_from_the_workers(
     engine: str, request: pytest.FixtureRequest, url: str, tmp_path: Path
 ) -> None:
-    executor, backend, shots = request.getfixturevalue(engine), fleet.slow(tmp_path, 0.05), 20
+    executor, shots = request.getfixturevalue(engine), 20
+    backend = partial(fleet.Slow, tmp_path, 0.05)
 
     async def cancelled() -> None:
         running = asyncio.create_task(made.agenerate_all(executor=executor, worker_backend=backend))

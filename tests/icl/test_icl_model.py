@@ -9,7 +9,6 @@ import dpfewshot as dpf
 from dpfewshot import icl
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.icl.classifier import CONTENT_FREE
-from tests.support import inside
 from tests.support.colours import shown
 from tests.support.streams import evaluated
 
@@ -82,7 +81,8 @@ def test_the_prefix_is_evaluated_once_and_a_text_once_for_all_labels(
     classifier.predict(QUESTIONS[0])
     with evaluated() as count:
         classifier.predict(QUESTIONS)
-    texts, labels = inside.evaluated_by(classifier, QUESTIONS)
+    texts = sum(len(classifier.prompt.question(question)) for question in QUESTIONS)
+    labels = sum(len(path) for path in classifier.tree.beginnings)
     assert count.tokens == texts + len(QUESTIONS) * labels
     assert labels > 0
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,14 @@ def _hooked(name: str, sentence: Sequence[str]) -> Sentence:
 
 
 def die_once(folder: Path) -> None:
-    if first_time(folder / "killed"):
+    with suppress(FileExistsError):
+        (folder / "killed").touch(exist_ok=False)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed(folder: Path, after: int = 2) -> Callable[[], Sentence]:
+def killed(folder: Path) -> Sentence:
     """A model that kills its process with -9, at one private prompt of all workers."""
-    return partial(_killed, folder, after)
-
-
-def _killed(folder: Path, after: int) -> Sentence:
-    return Hooked(lambda number: number > after and die_once(folder))
+    return Hooked(lambda number: number > 2 and die_once(folder))
 
 
 def interrupted() -> Sentence:
@@ -79,9 +77,9 @@ class Failing(Sentence):
 class Slow(Sentence):
     """Takes its time over a draw, and notes when it begins and ends one."""
 
-    def __init__(self, folder: str, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float) -> None:
         super().__init__(sure=0.999999)
-        self.folder = Path(folder)
+        self.folder = folder
         self.seconds = seconds
 
     def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
@@ -92,10 +90,6 @@ class Slow(Sentence):
         if support is not None:
             note(self.folder / "ended")
         return answer
-
-
-def slow(folder: Path, seconds: float = 0.2) -> Callable[[], Sentence]:
-    return partial(Slow, str(folder), seconds)
 
 
 class OtherModel(Sentence):
@@ -118,14 +112,6 @@ def note(path: Path) -> None:
 
 def notes(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def first_time(path: Path) -> bool:
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 def processes(workers: int = 2) -> ProcessPoolExecutor:

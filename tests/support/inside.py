@@ -5,7 +5,6 @@ A change inside of the package is followed here, and nowhere else in the tests.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
@@ -101,15 +100,6 @@ def integer_threshold(test: Any) -> int:
     return test._threshold
 
 
-# ---- prompts ---------------------------------------------------------------------------------------------
-
-
-def evaluated_by(classifier: Any, questions: Any) -> tuple[int, int]:
-    """The tokens of the questions' texts in a classifier's prompts, and of the label tree's inner nodes."""
-    texts = sum(len(classifier.prompt.question(question)) for question in questions)
-    return texts, sum(len(path) for path in classifier.tree.beginnings)
-
-
 # ---- generations -----------------------------------------------------------------------------------------
 
 
@@ -134,14 +124,11 @@ def draws_left(synthesizer: Any) -> list[int]:
 
 
 def bodies(synthesizer: Any) -> list[Any]:
-    """Each record's tokens, as every stratum's run keeps them; None for a null."""
-    found = (run.set_up.bodies(run.plan, run.part) for run in synthesizer._generation.runs)
-    return [body for each in found for body in all_of(each)]
-
-
-def all_of(bodies: Bodies) -> list[Any]:
-    """The bodies of all records, as a draw of everything would have them."""
-    [found] = bodies.of([[(unit, one) for unit, size in enumerate(bodies.sizes) for one in range(size)]])
+    """Each record's tokens, as a draw of everything would have them; None for a null."""
+    found = []
+    for run in synthesizer._generation.runs:
+        kept = run.set_up.bodies(run.plan, run.part)
+        found += kept.of([[(unit, one) for unit, size in enumerate(kept.sizes) for one in range(size)]])[0]
     return found
 
 
@@ -173,10 +160,3 @@ apart = identifiers._apart
 
 recognizers = identifiers._recognizers
 """Presidio's recognisers, kept: to load them again, and to see what they log without us."""
-
-
-def load_gguf(library: Any, path: Path) -> Any:
-    """Load a model file by these functions of llama.cpp."""
-    from dpfewshot.backends.llama_cpp.model import _load
-
-    return _load(library, path, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -14,18 +14,10 @@ from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.backends.streams.pool import FULL_DUMMY
 
 
-@dataclass
-class Evaluated:
-    """Tokens of prefixes and prompts, and those of dummies."""
-
-    tokens: int = 0
-    dummies: int = 0
-
-
 @contextmanager
-def evaluated() -> Iterator[Evaluated]:
-    """Count the tokens that real models evaluate within."""
-    count, lock = Evaluated(), Lock()
+def evaluated() -> Iterator[SimpleNamespace]:
+    """Count the tokens of prefixes and prompts that real models evaluate within, and those of dummies."""
+    count, lock = SimpleNamespace(tokens=0, dummies=0), Lock()
 
     def add(tokens: int, dummies: int) -> None:
         with lock:  # lanes count at the same time
