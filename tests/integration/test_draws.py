@@ -164,6 +164,3 @@ def test_an_account_in_memory_is_shared_for_one_relation_and_one_unit() -> None:
     with pytest.raises(dpf.LedgerError, match="add-remove"):
         synthesizer(account=account, population={"refund": 300, "delivery": 300})
     assert account.spent == spent
-
-
-# ---- side by side ----------------------------------------------------------------------------------------

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Account
 from dpfewshot.records.units import units
 from dpfewshot.releases.payment import Payment, open_payment
 from dpfewshot.sampling import Holdout
 from dpfewshot.values import PrivacySpend
 from tests.support import factory
-from tests.support.accounts import make_account
+from tests.support.accounts import MakeAccount, make_account
 from tests.support.scripts import TASK, tickets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeAccount = Callable[..., Account]
 
 FIXTURES = (make_account,)
 BUDGET = dpf.PrivacyBudget(4.0, 1e-5)

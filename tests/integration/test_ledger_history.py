@@ -20,8 +20,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS, LEASE
-from tests.support.histories import drew, lived
-from tests.support.ledgers import BUDGET
+from tests.support.ledgers import BUDGET, drew, lived
 
 
 def test_the_history_says_when_who_and_what(ledger_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Accounts with a Rényi rule, on disk: tampering, older ledgers, processes, plans and the command line."""
+"""Accounts with a Rényi rule, on disk: processes, plans and the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,27 +18,17 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
 from dpfewshot.accounting.renyi import renyi_divergence
 from dpfewshot.cli.application import run
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BudgetExceeded
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.account.test_account_rules import BUDGET, WEEKLY
+from tests.integration.test_wiring import SpyingAccount
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.histories import lived, three_plans
-from tests.support.ledgers import tamper
+from tests.support.ledgers import three_plans
 from tests.support.processes import environment
-from tests.support.spies import SpyingAccount
-
-
-def test_an_account_of_sums_cannot_be_given_an_order(path: Path, url: str) -> None:
-    account = lived(url)
-    tamper(path, "UPDATE dpfewshot_account SET renyi_order = 6")
-    assert not account.verify().ok
-    with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
-        BudgetLedger.open(url).account("tickets").reserve(None, PrivacySpend(0.0, 0.0), {}, DRAWS)
-
 
 RACE = """
 import sys

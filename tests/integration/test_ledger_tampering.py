@@ -20,8 +20,7 @@ from dpfewshot.account.tables import accounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.histories import drew, lived, three_plans
-from tests.support.ledgers import tamper
+from tests.support.ledgers import drew, lived, tamper, three_plans
 
 TAMPERINGS = {
     "a cost is lowered": "UPDATE dpfewshot_entry SET epsilon = 1 WHERE id = 3",
@@ -39,6 +38,7 @@ TAMPERINGS = {
     "the relation is changed": "UPDATE dpfewshot_account SET relation = 'add-remove'",
     "the unit is changed": "UPDATE dpfewshot_account SET unit = NULL",
     "the partition is forgotten": "UPDATE dpfewshot_account SET partition = NULL",
+    "an order is given to sums": "UPDATE dpfewshot_account SET renyi_order = 6",
     "plans run side by side": "UPDATE dpfewshot_account SET parallel = false",
     "the data set is renamed": "UPDATE dpfewshot_account SET dataset = 'others'",
     "a row is dropped": "DELETE FROM dpfewshot_history WHERE number = 8",

@@ -12,8 +12,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.histories import drew, three_plans
-from tests.support.ledgers import tamper
+from tests.support.ledgers import drew, tamper, three_plans
 
 ADVICE = "run dpfewshot ledger verify"
 EVENTS = [

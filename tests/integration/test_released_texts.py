@@ -21,7 +21,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.report import Sources, select
 from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.interruptions import acts, fails_at, make
+from tests.support.interruptions import acts, fails_at, fails_once, make
 from tests.support.scripts import Hooked
 
 FIXTURES = (make,)
@@ -109,17 +109,7 @@ def test_a_text_that_was_replaced_relabelled_invented_or_repeated_is_named(
 def test_a_ledger_that_fails_at_the_record_loses_no_text_and_hands_out_none(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, max_tokens: int, *, committed: bool
 ) -> None:
-    record, failures = Account.record_release, iter([True, True])
-
-    def failing(*arguments: Any) -> None:
-        if committed:
-            record(*arguments)  # on disk, and its answer is lost
-        if next(failures, False):
-            raise dpf.LedgerError("gone")
-        if not committed:
-            record(*arguments)
-
-    monkeypatch.setattr(Account, "record_release", failing)
+    fails_once(monkeypatch, "record_release", after=committed, times=2)
     backend = Hooked()
     ways: dict[str, Callable[[dpf.Synthesizer], list[dpf.Demonstration]]] = {
         "generate": lambda one: [one.generate("refund")],

@@ -13,14 +13,55 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
-from tests.support import inside
+from tests.support import factory, inside
 from tests.support.processes import in_child
-from tests.support.scripts import Sentence
-from tests.support.service import NOTHING, Gated, arrival, cancelled, synthesizer
+from tests.support.scripts import Hooked, Sentence, tickets
 
 # newer Pythons warn of what is tested here: a fork beside threads
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
+NOTHING = dpf.PrivacySpend(0.0, 0.0)
+SECRET = "swordfish"
+
+
+class Gated(Hooked):
+    def __init__(self) -> None:
+        super().__init__(self.wait)
+        self.gate = threading.Semaphore(0)
+        self.arrived = threading.Event()
+        self.fails: Exception | None = None
+
+    def wait(self, _number: int) -> None:
+        if not self.gate.acquire(blocking=False):
+            self.arrived.set()
+            assert self.gate.acquire(timeout=30)
+        if self.fails is not None:
+            raise self.fails
+
+    def open(self, answers: int = 10_000) -> None:
+        self.gate.release(answers)
+
+
+def synthesizer(backend: Any = None, **options: Any) -> dpf.Synthesizer:
+    records = [dpf.Record(f"{SECRET} {i}", one.label) for i, one in enumerate(tickets())]
+    settings = {"prompts_per_draw": 100} | options
+    return factory.synthesizer(backend or Hooked(), records, **settings)
+
+
+async def arrival(backend: Gated) -> None:
+    while not backend.arrived.is_set():  # noqa: ASYNC110 - a thread arrives, no task
+        await asyncio.sleep(0.001)
+
+
+async def cancelled(task: asyncio.Task[Any], backend: Gated) -> None:
+    """Cancel it in the middle of a token, and let that token come to its end."""
+    await arrival(backend)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()  # what runs is waited for
+    backend.open(1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # ---- asyncio ---------------------------------------------------------------------------------------------

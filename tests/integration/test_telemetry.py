@@ -18,21 +18,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import dpfewshot as dpf
 from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
+from tests.integration.test_service import SECRET, synthesizer
 from tests.support.outputs import extras_of, telemetry
-from tests.support.scripts import Hooked
-from tests.support.service import SECRET, synthesizer
+from tests.support.resuming import Dying
 
 LABELS = {"refund", "delivery"}
 QUOTING = dpf.BackendError(f"cannot evaluate {SECRET}")
-
-
-def raising(error: BaseException) -> Hooked:
-    """A model that fails on private prompts."""
-
-    def hook(_number: int) -> None:
-        raise error
-
-    return Hooked(hook)
 
 
 @pytest.fixture(name="telemetry")
@@ -71,7 +62,7 @@ def test_log_records_are_released_facts(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_failure_tells_its_kind_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(dpf.BackendError):
-        synthesizer(raising(QUOTING)).generate("refund")
+        synthesizer(Dying(0, QUOTING)).generate("refund")
     record = caplog.records[-1]
     assert extras_of(record) == {
         "mechanism": "gaussian", "relation": "zero-out", "label": "refund", "error": "BackendError"
@@ -120,7 +111,7 @@ def test_a_handler_that_fails_quotes_no_error_of_ours(
 
     monkeypatch.setattr(LOGGER, "handlers", [logging.StreamHandler(Full())])
     with pytest.raises(dpf.BackendError):
-        synthesizer(raising(QUOTING)).generate("refund")
+        synthesizer(Dying(0, QUOTING)).generate("refund")
     told = capsys.readouterr().err
     assert "disk full" in told
     assert SECRET not in told
@@ -172,7 +163,7 @@ def test_spans_and_metrics_are_functions_of_released_facts(telemetry: tuple[Any,
 def test_a_failed_span_quotes_nothing(telemetry: tuple[Any, Any]) -> None:
     exporter, _ = telemetry
     with pytest.raises(dpf.BackendError):
-        synthesizer(raising(QUOTING), observers=[OpenTelemetryObserver()]).generate("refund")
+        synthesizer(Dying(0, QUOTING), observers=[OpenTelemetryObserver()]).generate("refund")
     [span] = exporter.get_finished_spans()
     assert span.attributes["error.type"] == "BackendError"
     assert SECRET not in span.to_json()
@@ -238,7 +229,7 @@ def test_an_observer_is_told_public_facts_alone() -> None:
 def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
     seen = Recording()
     with pytest.raises(type(error)):
-        synthesizer(raising(error), observers=[seen]).generate("refund")
+        synthesizer(Dying(0, error), observers=[seen]).generate("refund")
     assert seen.told[-1] == (event, {**RUN, "label": "refund", **facts})
     assert not any(seen.at_hand)
     assert SECRET not in str(seen.told)

@@ -162,7 +162,7 @@ ACCOUNTING_AND_LEDGER = (
         'self.account |= {"partition": None, "renyi_order": None} if act == CREATE else {}',
         'self.account |= {"partition": None} if act == CREATE else {}',
         "an account of sums cannot be given an order",
-        "tests/integration/test_ledger_renyi.py",
+        "tests/integration/test_ledger_tampering.py",
     ),
     Fault(
         "dpfewshot/account/rule.py",

@@ -37,16 +37,16 @@ def make(tmp_path: Path) -> Callable[..., dpf.Synthesizer]:
     return made
 
 
-def fails_once(patch: pytest.MonkeyPatch, act: str, *, after: bool) -> None:
-    """The first such act of an account is refused, or made, and its answer is lost."""
+def fails_once(patch: pytest.MonkeyPatch, act: str, *, after: bool, times: int = 1) -> None:
+    """The first such act of an account, or the first ones, is refused, or made, and its answer is lost."""
     inner, begun = getattr(Account, act), list[str]()
 
     def outer(self: Account, *arguments: Any) -> Any:
         begun.append(act)
-        if len(begun) == 1 and not after:
+        if len(begun) <= times and not after:
             raise dpf.LedgerError("locked")
         answer = inner(self, *arguments)
-        if len(begun) == 1:
+        if len(begun) <= times:
             raise dpf.LedgerError("the connection was lost at COMMIT")
         return answer
 
