@@ -15,7 +15,6 @@ import dpfewshot as dpf
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.cli import project
-from dpfewshot.cli.application import run
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
@@ -24,6 +23,8 @@ from tests.support.scripts import Sentence, written
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.commands import Run
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
@@ -162,31 +163,29 @@ def test_a_ledger_that_another_process_makes_is_seen(ledger: BudgetLedger, path:
 
 
 @pytest.mark.parametrize("verb", ["show", "history", "verify", "export", "change-budget"])
-def test_no_verb_of_the_ledger_but_create_makes_a_file(
-    path: Path, capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
-    further = {"change-budget": ["--epsilon", "1", "--delta", "1e-5"]}
-    arguments = ["--ledger", f"sqlite:///{path}", "--dataset", "tickets", *further.get(verb, [])]
-    assert run(["ledger", verb, *arguments]) == 2
-    told = capsys.readouterr().err
+def test_no_verb_of_the_ledger_but_create_makes_a_file(path: Path, command: Run, verb: str) -> None:
+    further = ["--epsilon", "1", "--delta", "1e-5"] if verb == "change-budget" else []
+    status, _, told = command(
+        "ledger", verb, "--ledger", f"sqlite:///{path}", "--dataset", "tickets", *further
+    )
+    assert status == 2
     assert "does not exist" in told
     assert "ledger create" in told
     assert not list(path.parent.iterdir())
 
 
 def test_the_command_line_makes_an_account_only_when_told(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Run
 ) -> None:
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: Sentence())
-    command = ["generate", *written(tmp_path), "--epsilon", "4", "--delta", "1e-5", "--max-tokens", "3"]
-    command += ["--set", "top_k=all", "--ledger", f"sqlite:///{path}", "--dataset"]
-    assert run([*command, "tickets"]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    assert not path.exists()
-    assert run([*command, "tickets", "--set", "create=true"]) == 0
-    assert run([*command, "tikets"]) == 2
-    assert "did you mean 'tickets'?" in capsys.readouterr().err
-    assert run([*command, "tickets"]) == 3  # the same budget, which is spent
+    generate = ["generate", *written(tmp_path), "--epsilon", "4", "--delta", "1e-5", "--max-tokens", "3"]
+    generate += ["--set", "top_k=all", "--ledger", f"sqlite:///{path}", "--dataset"]
+    status, _, told = command(*generate, "tickets")
+    assert (status, "does not exist" in told, path.exists()) == (2, True, False)
+    assert command(*generate, "tickets", "--set", "create=true")[0] == 0
+    status, _, told = command(*generate, "tikets")
+    assert (status, "did you mean 'tickets'?" in told) == (2, True)
+    assert command(*generate, "tickets")[0] == 3  # the same budget, which is spent
 
 
 def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:

@@ -30,7 +30,7 @@ class Noting(Sentence):
     def __init__(self) -> None:
         self.asked: list[tuple[int, ...]] = []
         self.written: list[str] = []
-        super().__init__()
+        super().__init__(sure=0.999999)
 
     def answer(self, prompt: list[int]) -> list[float]:
         self.asked.append(tuple(prompt))
@@ -64,18 +64,13 @@ def test_only_drawn_records_are_tokenised(path: Path) -> None:
     assert len(drawn) < 30, "200 units, and one draw of 2 on average"
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-}
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_file_that_changed_before_a_draw_costs_nothing(
-    path: Path, change: Callable[[Path], object]
-) -> None:
+def test_a_file_that_changed_before_a_draw_costs_nothing(path: Path) -> None:
     with synthesizer(records=dpf.index_records(path)) as made:
-        change(path)
+        lengthen(path)
         with pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"):
             made.generate("refund")
         assert made.spent.epsilon == 0
@@ -86,7 +81,7 @@ def replace(path: Path) -> None:
     (path.parent / "new").replace(path)
 
 
-@pytest.mark.parametrize("change", [*CHANGES.values(), replace], ids=[*CHANGES, "replaced"])
+@pytest.mark.parametrize("change", [lengthen, replace])
 def test_a_file_that_changed_before_a_worker_opened_it_costs_nothing(
     path: Path, tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
@@ -106,7 +101,7 @@ def test_a_file_that_changes_later_loses_nothing_that_was_paid(path: Path) -> No
     made = synthesizer(records=dpf.index_records(path), shots_per_label=2)
     made.generate("refund")
     spent = made.spent
-    CHANGES["longer"](path)
+    lengthen(path)
     with pytest.raises(dpf.InvalidRecords, match="has changed"):
         made.generate("refund")
     assert made.spent == spent

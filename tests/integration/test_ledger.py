@@ -73,11 +73,6 @@ assert statuses == [0] * 10, statuses
 
 
 # accounts
-def test_creating_with_another_budget_names_both(ledger: BudgetLedger, account: Account) -> None:
-    with pytest.raises(LedgerError, match=r"epsilon=1\.0.*not .*epsilon=2\.0"):
-        ledger.create(account.dataset, PrivacyBudget(2.0, 1e-5))
-
-
 @pytest.mark.parametrize("other", [{"relation": "add-remove"}, {"unit": "customer"}])
 @pytest.mark.parametrize("method", ["create", "account_or_create"])
 def test_a_second_relation_or_unit_is_refused(
@@ -88,7 +83,11 @@ def test_a_second_relation_or_unit_is_refused(
     assert repr(next(iter(other.values()))) in str(caught.value)
 
 
-def test_creating_an_account_that_adds_otherwise_is_refused(ledger: BudgetLedger, account: Account) -> None:
+def test_creating_with_another_budget_or_rule_of_adding_is_refused(
+    ledger: BudgetLedger, account: Account
+) -> None:
+    with pytest.raises(LedgerError, match=r"epsilon=1\.0.*not .*epsilon=2\.0"):
+        ledger.create(account.dataset, PrivacyBudget(2.0, 1e-5))
     with pytest.raises(LedgerError, match="parallel=True"):
         ledger.create(account.dataset, BUDGET, parallel=False)
 

@@ -44,20 +44,15 @@ def test_a_lock_that_is_held_too_long_says_to_try_later(account: Account, path: 
     assert account.spent == COST
 
 
-def test_a_directory_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"missing/budget\.db.*does its directory exist"):
-        BudgetLedger.open(f"sqlite:///{tmp_path}/missing/budget.db")
-
-
-def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="cannot be opened"):
-        BudgetLedger.open(f"sqlite:///{tmp_path}")
-
-
-def test_a_file_that_is_no_database(path: Path) -> None:
+def test_a_missing_directory_a_directory_and_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"text,label\n" * 1000)
-    with pytest.raises(LedgerError, match="not a SQLite database"):
-        BudgetLedger.open(f"sqlite:///{path}")
+    for where, says in (
+        (path.parent / "missing/budget.db", r"missing/budget\.db.*does its directory exist"),
+        (path.parent, "cannot be opened"),
+        (path, "not a SQLite database"),
+    ):
+        with pytest.raises(LedgerError, match=says):
+            BudgetLedger.open(f"sqlite:///{where}")
     assert path.read_bytes() == b"text,label\n" * 1000
 
 
@@ -65,10 +60,9 @@ def test_a_damaged_file(account: Account, path: Path) -> None:
     account.reserve(None, COST, {}, DRAWS)
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
-    with pytest.raises(LedgerError, match="damaged"):
-        account.reserve(None, COST, {}, DRAWS)
-    with pytest.raises(LedgerError, match="damaged"):
-        _ = account.spent
+    for call in (lambda: account.reserve(None, COST, {}, DRAWS), lambda: account.spent):
+        with pytest.raises(LedgerError, match="damaged"):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.cli import project
 from dpfewshot.cli.application import run
+from tests.integration.test_index_records import Noting
 from tests.support import factory
 from tests.support.presidio import needs_presidio
 from tests.support.resuming import ledger, synthesizer
@@ -25,25 +26,15 @@ def rows() -> list[dpf.Record]:
     return [replace(ticket, text=f"{ticket.text} of {MAIL}") for ticket in tickets()]
 
 
-class Listening(Sentence):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-        super().__init__(sure=0.999999)
-
-    def tokenize(self, text: str) -> list[int]:
-        self.heard.append(text)
-        return super().tokenize(text)
-
-
 @pytest.mark.parametrize("mask", [True, False])
 def test_no_prompt_has_what_was_masked(mask: bool) -> None:
-    listening = Listening()
+    listening = Noting()
     records = dpf.mask_identifiers(rows()) if mask else rows()
     plain = factory.synthesizer(Sentence(), rows()).plan
     with factory.synthesizer(listening, records) as made:
         made.generate("refund")
         assert made.plan.epsilon == plain.epsilon
-    heard = "\n".join(listening.heard)
+    heard = "\n".join(listening.written)
     assert (MAIL in heard, "<EMAIL_ADDRESS>" in heard) == (not mask, mask)
 
 
@@ -94,14 +85,14 @@ def test_the_commands_mask_if_they_are_told_to(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listening = Listening()
+    listening = Noting()
     seen: list[Any] = []
     read = project.Data.read_masked
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: listening)
     monkeypatch.setattr(project.Data, "read_masked", lambda data: seen.append(read(data)) or seen[-1])
     assert run([command, *mask, *arguments]) == 0
     assert (MAIL in seen[0][0].text) == (not mask)
-    assert mask or command == "plan" or MAIL in "".join(listening.heard)
+    assert mask or command == "plan" or MAIL in "".join(listening.written)
     printed = capsys.readouterr()
     assert MAIL not in printed.out + printed.err
     assert "EMAIL" not in printed.out + printed.err
@@ -113,7 +104,7 @@ def test_a_resumed_command_masks_as_the_first_did(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Listening())
+    monkeypatch.setattr(project, "open_backend", lambda *_, **__: Noting())
     account = ["--ledger", f"sqlite:///{tmp_path / 'budget.db'}", "--account", "tickets"]
     output = tmp_path / "demos.jsonl"
     generate = ["generate", *arguments, *account, "--set=create=true", "--output", str(output), "--resume"]

@@ -14,9 +14,9 @@ from dpfewshot import audit, evaluation
 from dpfewshot.account.database import Database
 from dpfewshot.audit.influence import influences
 from dpfewshot.audit.membership import membership_inference, trials_of_records
-from dpfewshot.cli.application import run
 from dpfewshot.cli.project_file import ProjectFile
 from dpfewshot.evaluation import Experiment, NonPrivateSample, Results, Trial
+from tests.support.commands import Run
 from tests.support.crash_reporter import collected
 from tests.support.redaction import (
     CANARIES,
@@ -28,7 +28,7 @@ from tests.support.redaction import (
     raised_by,
     synthesizer,
 )
-from tests.support.scripts import TASK, WORDS, Sentence
+from tests.support.scripts import TASK, WORDS, Sentence, written
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 WORDED = dpf.icl.PromptFormat("", "Ticket", "Kind", ("refund", "delivery"), ("my", "money"))
@@ -236,37 +236,26 @@ def test_a_database_shows_no_password() -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_command_line_says_nothing(
-    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = (json.dumps({"text": record.text, "label": record.label}) + "\n" for record in RECORDS)
-    (tmp_path / "records.jsonl").write_text("".join(lines))
-    task = {"name": "tickets", "instruction": "Write.", "label_field": "Kind", "text_field": "Ticket"}
-    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in task.items())
-    (tmp_path / "task.toml").write_text(toml + 'labels = ["refund", "delivery"]\n')
-    monkeypatch.chdir(tmp_path)
-    arguments = "generate --backend tests.support.redaction:Quoting --task task.toml --records records.jsonl"
+def test_the_command_line_says_nothing(as_json: bool, tmp_path: Path, command: Run) -> None:
     options = "--label refund --epsilon 4 --delta 1e-5 --prompts-per-draw 30 --max-tokens 4 --set top_k=8"
-    status = run([*arguments.split(), *options.split(), *(["--json"] if as_json else [])])
-    told = "".join(capsys.readouterr())
+    given = (*written(tmp_path, RECORDS), "--backend", "tests.support.redaction:Quoting", *options.split())
+    status, *both = command("generate", *given, *(["--json"] if as_json else []))
+    told = "".join(both)
     assert status == 2
     assert "RuntimeError" in told
     assert not [canary for canary in CANARIES if canary in told]
 
 
 def test_a_fault_of_the_command_line_is_one_line_without_its_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Run
 ) -> None:
     def faulty(*_: object, **__: object) -> None:
         raise LookupError(SECRET)
 
-    (tmp_path / "records.jsonl").write_text('{"text": "a", "label": "Location"}\n' * 100)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpfewshot.cli.project.Project.synthesizer", faulty)
-    arguments = (
-        "plan --task trec --records records.jsonl --label Location --epsilon 4 --delta 1e-5 --max-tokens 4"
-    )
-    assert run(arguments.split()) == 2
-    told = "".join(capsys.readouterr())
+    options = "--label refund --epsilon 4 --delta 1e-5 --max-tokens 4"
+    status, *both = command("plan", *written(tmp_path), *options.split())
+    told = "".join(both)
+    assert status == 2
     assert told.startswith("dpfewshot: failed with LookupError in dpfewshot.cli.plan, line ")
     assert SECRET not in told

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
@@ -103,17 +104,14 @@ Patch = pytest.MonkeyPatch
 
 def raising(patch: Patch, name: str, fails: Callable[..., bool], error: Exception) -> None:
     """Let a function fail on the record in question alone."""
-    owner, attribute = name.rsplit(".", 1)
-    target = pytest.importorskip(owner) if owner.islower() else None
-    target = target or getattr(pytest.importorskip(owner.rsplit(".", 1)[0]), owner.rsplit(".", 1)[1])
-    sound = getattr(target, attribute)
+    sound = resolve_name(name)
 
     def faulty(*arguments: Any, **named: Any) -> Any:
         if fails(*arguments, **named):
             raise error
         return sound(*arguments, **named)
 
-    patch.setattr(target, attribute, faulty)
+    patch.setattr(name, faulty)
 
 
 def reads(error: Exception) -> Callable[[Patch], None]:
