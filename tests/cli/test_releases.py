@@ -16,7 +16,6 @@ from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import PrivacySpend
 from tests.cli.conftest import write_rows
 from tests.releases.test_scoring import SECRET, Shop
-from tests.support.colours import shown
 from tests.support.commands import Run
 from tests.support.factory import demonstration
 from tests.support.scripts import TASK_FILE
@@ -255,34 +254,12 @@ def test_a_real_model_chooses() -> None:
 
 # ---- a file that cannot be written -----------------------------------------------------------------------
 
-THINGS = {"sky": "light blue", "rose": "red", "sea": "blue"}
-COLOURED = shlex.split(
-    "--task task.toml --records records.jsonl --backend tests.support.colours:Colours --epsilon 2 "
-    "--set holdout=0"
-)
-COLOUR = ["choose", *COLOURED, "--candidates", "demos.jsonl"]
 
-
-@pytest.fixture
-def colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task, records of things and their colours, and a demonstration."""
-    monkeypatch.chdir(tmp_path)
-    Path("task.toml").write_text(
-        'name = "colours"\ninstruction = "Name the colour."\nlabel_field = "Colour"\ntext_field = "Thing"\n'
-        'labels = ["red", "blue", "light blue"]\n'
-    )
-    things = THINGS.items()
-    write_rows(
-        "records.jsonl", [{"text": f"{one} {i}", "label": it} for i in range(500) for one, it in things]
-    )
-    dpf.Demonstrations([shown("rose", "red")]).to_jsonl("demos.jsonl")
-
-
-@pytest.mark.usefixtures("colours")
+@pytest.mark.usefixtures("here")
 def test_a_full_disk_under_the_output_loses_no_file(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
         monkeypatch.setattr("sys.stdout", full)
-        assert command(*COLOUR, "--set", "no_demonstrations=false", "--output", "chosen.jsonl")[0] != 0
+        assert command(*CHOOSE, *GOOD, "--set", "no_demonstrations=false", "--output", "chosen.jsonl")[0] != 0
     assert Path("chosen.jsonl").stat().st_size > 0
 
 

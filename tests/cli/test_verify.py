@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from tests.support.accounts import DRAWS
 from tests.support.commands import Run
 from tests.support.factory import demonstration, synthesizer
 from tests.support.interruptions import fails_at, make
+from tests.support.ledgers import tamper
 from tests.support.scripts import Hooked, tickets
 
 __all__ = ["make"]
@@ -210,9 +209,7 @@ def test_another_ledger_and_an_older_copy_do_not_verify(verify: Verify, tmp_path
 
 @pytest.mark.usefixtures("demos")
 def test_a_ledger_that_was_changed_verifies_nothing(verify: Verify, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "budget.db")) as database:
-        database.execute("UPDATE dpfewshot_entry SET epsilon = epsilon / 2 WHERE id = 2")
-        database.commit()
+    tamper(tmp_path / "budget.db", "UPDATE dpfewshot_entry SET epsilon = epsilon / 2 WHERE id = 2")
     status, told = verify()
     assert (status, told["verified"]) == (1, False)
     assert all("does not agree with its own history" in one["problems"][0] for one in told["entries"])

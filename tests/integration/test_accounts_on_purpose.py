@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 import unicodedata
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +17,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, LEASE
+from tests.support.ledgers import tamper
 from tests.support.scripts import Sentence, written
 
 if TYPE_CHECKING:
@@ -190,8 +189,7 @@ def test_the_command_line_makes_an_account_only_when_told(
 
 def test_a_new_budget_does_not_cover_what_was_tampered_with(ledger: BudgetLedger, path: Path) -> None:
     ledger.create("tickets", BUDGET, unit="ticket").reserve(None, PrivacySpend(2.0, 1e-6), {}, DRAWS)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE dpfewshot_account SET unit = 'unit'")
+    tamper(path, "UPDATE dpfewshot_account SET unit = 'unit'")
     account = ledger.account("tickets")
     with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
         account.change_budget(PrivacyBudget(5.0, 1e-5))

@@ -38,8 +38,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def spent(folder: Path) -> float:
-    with dpf.BudgetLedger.open(f"sqlite:///{folder / 'budget.db'}") as ledger:
-        return ledger.account("tickets").spent.epsilon
+    return dpf.open_account(f"sqlite:///{folder / 'budget.db'}", "tickets").spent.epsilon
 
 
 def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path: Path) -> None:

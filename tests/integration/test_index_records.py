@@ -93,8 +93,7 @@ def test_a_file_that_changed_before_a_worker_opened_it_costs_nothing(
         pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"),
     ):
         made.generate_all(executor=executor, worker_backend=Sentence)
-    with dpf.BudgetLedger.open(url) as ledger:
-        assert ledger.account("tickets").spent.epsilon == 0
+    assert dpf.open_account(url, "tickets").spent.epsilon == 0
 
 
 def test_a_file_that_changes_later_loses_nothing_that_was_paid(path: Path) -> None:

@@ -207,8 +207,7 @@ def test_a_ledger_pays_before_anything_is_released(tmp_path: Any) -> None:
     with pytest.raises(dpf.BudgetExceeded):
         choose([[], HELPFUL], backend, **account, budget=BUDGET)
     assert not any("money 1" in text for text in backend.texts)  # nothing was scored
-    with dpf.BudgetLedger.open(ledger) as opened:
-        assert opened.account("tickets").spent == PrivacySpend(2.0, 0.0)
+    assert dpf.open_account(ledger, "tickets").spent == PrivacySpend(2.0, 0.0)
 
 
 class Dying(Follower):
