@@ -31,7 +31,6 @@ def test_it_passes_the_whole_suite(backend, prefix, short_prompts, prompts):
     assert conformance.check_end_tokens(backend, short_prompts[:1], texts).passed
 
 
-@pytest.mark.soak
 class OneBatch:
     """llama.cpp the wrong way, as a control: all prompts in one decode call, in one unified KV buffer."""
 

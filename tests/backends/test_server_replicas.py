@@ -257,7 +257,7 @@ def test_a_replica_that_dies_in_a_draw_fails_it_and_the_draw_stays_charged(conne
     backend = connected(VLLM(), VLLM(), hurry=0.3)
     servers = backend.servers
     made = factory.synthesizer(
-        backend, RECORDS, task=TASK, budget=PrivacyBudget(4, 1e-6), mechanism=None, prompts_per_draw=4,
+        backend, RECORDS, task=TASK, budget=PrivacyBudget(4, 1e-6), mechanism=None, prompts_per_draw=40,
         max_tokens=3, tokens_per_draw=1, ledger=ledger,
     )  # fmt: skip
     assert made.set_up.writer is not None
