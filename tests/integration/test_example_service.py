@@ -66,15 +66,9 @@ class Service:
 def service(ledger: str, log: Path, *, seconds: float = 0) -> Iterator[Service]:
     """One process, on a socket that is bound here: no port is guessed."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening, log.open("ab") as output:
+        app = ["--fd", str(listening.fileno()), "tests.support.scripted_service:app"]
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "uvicorn",
-                "--fd",
-                str(listening.fileno()),
-                "tests.support.scripted_service:app",
-            ],
+            [sys.executable, "-m", "uvicorn", *app],
             cwd=ROOT,
             pass_fds=[listening.fileno()],
             env=environment(LEDGER=ledger, SERVICE_SECONDS=str(seconds)),

@@ -18,11 +18,11 @@ from dpfewshot.account.amounts import NOTHING, Amount
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.verification import check
-from dpfewshot.cli.application import run as main
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support import factory
 from tests.support.accounts import DRAWS, charged, scope_name
+from tests.support.commands import Run
 from tests.support.ledgers import BUDGET, COST, rows, run
 from tests.support.scripts import TASK
 
@@ -120,7 +120,7 @@ def test_a_missing_account_says_to_look_again_before_making_it(ledger: BudgetLed
 
 
 def test_an_overdrawn_account_and_a_changed_entry(
-    ledger: BudgetLedger, account: Account, url: str, capsys: pytest.CaptureFixture[str]
+    ledger: BudgetLedger, account: Account, url: str, command: Run
 ) -> None:
     charged(account, None, COST)
     snapshot = account.snapshot()
@@ -130,12 +130,11 @@ def test_an_overdrawn_account_and_a_changed_entry(
     with pytest.raises(LedgerError, match="change-budget"):
         ledger.create("tickets", PrivacyBudget(0.5, 1e-5))
     change = ["ledger", "change-budget", "--ledger", url, "--dataset", "tickets", "--delta", "1e-5"]
-    assert main([*change, "--epsilon", "0.5"]) == 0
-    assert "overdrawn" in capsys.readouterr().err
-    assert main([*change, "--epsilon", "1"]) == 0
-    printed = capsys.readouterr()
-    assert not printed.err
-    assert "1 entry, relation zero-out, each record is one unit" in printed.out
+    status, _, told = command(*change, "--epsilon", "0.5")
+    assert (status, "overdrawn" in told) == (0, True)
+    status, out, told = command(*change, "--epsilon", "1")
+    assert (status, told) == (0, "")
+    assert "1 entry, relation zero-out, each record is one unit" in out
 
 
 @pytest.mark.parametrize(

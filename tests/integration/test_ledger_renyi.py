@@ -17,7 +17,6 @@ from dpfewshot.account.amounts import Amount, EventCost, pure_cost
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonRandomizedResponse, epsilon
 from dpfewshot.accounting.renyi import renyi_divergence
-from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.releases.calibration import NoisyMean
 from dpfewshot.report.spending import spending_of
@@ -27,6 +26,7 @@ from tests.integration.test_wiring import SpyingAccount
 from tests.releases.test_choosing import HELPFUL, choose
 from tests.support import factory
 from tests.support.accounts import DRAWS
+from tests.support.commands import Run
 from tests.support.ledgers import three_plans
 from tests.support.processes import environment
 
@@ -120,19 +120,16 @@ def test_a_report_shows_what_the_rule_certifies(url: str) -> None:
     assert spending.spent.epsilon < sum(plan.spend.epsilon for plan in spending.plans) / 2
 
 
-def test_the_command_line_creates_and_shows_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_creates_and_shows_it(url: str, command: Run) -> None:
     common = ["--ledger", url, "--dataset", "tickets"]
-    assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5", "--rule", "renyi"]) == 0
-    assert "rule renyi, chain tip" in capsys.readouterr().out
+    create = ("ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5")
+    assert "rule renyi, chain tip" in command(*create, "--rule", "renyi")[1]
     BudgetLedger.open(url).account("tickets").reserve(None, WEEKLY, {}, DRAWS)
-    assert run(["ledger", "show", *common, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(command("ledger", "show", *common, "--json")[1])
     assert (shown["rule"], shown["plans_left"]) == ("renyi", 42)
-    assert run(["ledger", "show", *common]) == 0
-    *_, heading, row = capsys.readouterr().out.splitlines()
+    *_, heading, row = command("ledger", "show", *common)[1].splitlines()
     assert heading.endswith("more plans like the last one")
     assert row.split()[-1] == "42"
-    assert run(["ledger", "history", *common]) == 0
-    assert "renyi=0.04" in capsys.readouterr().out
-    assert run(["ledger", "create", *common, "--epsilon", "4", "--delta", "1e-5"]) == 2
-    assert "--rule renyi" in capsys.readouterr().err
+    assert "renyi=0.04" in command("ledger", "history", *common)[1]
+    status, _, told = command(*create)
+    assert (status, "--rule renyi" in told) == (2, True)

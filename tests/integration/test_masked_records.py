@@ -10,9 +10,9 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import project
-from dpfewshot.cli.application import run
 from tests.integration.test_index_records import Noting
 from tests.support import factory
+from tests.support.commands import Run
 from tests.support.presidio import needs_presidio
 from tests.support.resuming import ledger, synthesizer
 from tests.support.scripts import Sentence, tickets, written
@@ -76,41 +76,34 @@ def arguments(tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["plan", "generate"])
+@pytest.mark.parametrize("verb", ["plan", "generate"])
 @pytest.mark.parametrize("mask", [["--set", "mask_identifiers=en"], ["--set", "mask_identifiers=de"], []])
 def test_the_commands_mask_if_they_are_told_to(
-    command: str,
-    mask: list[str],
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Run, verb: str, mask: list[str], arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listening = Noting()
     seen: list[Any] = []
     read = project.Data.read_masked
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: listening)
     monkeypatch.setattr(project.Data, "read_masked", lambda data: seen.append(read(data)) or seen[-1])
-    assert run([command, *mask, *arguments]) == 0
+    status, *printed = command(verb, *mask, *arguments)
+    assert status == 0
     assert (MAIL in seen[0][0].text) == (not mask)
-    assert mask or command == "plan" or MAIL in "".join(listening.written)
-    printed = capsys.readouterr()
-    assert MAIL not in printed.out + printed.err
-    assert "EMAIL" not in printed.out + printed.err
+    assert mask or verb == "plan" or MAIL in "".join(listening.written)
+    assert MAIL not in "".join(printed)
+    assert "EMAIL" not in "".join(printed)
 
 
 def test_a_resumed_command_masks_as_the_first_did(
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: Run, arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(project, "open_backend", lambda *_, **__: Noting())
     account = ["--ledger", f"sqlite:///{tmp_path / 'budget.db'}", "--account", "tickets"]
     output = tmp_path / "demos.jsonl"
     generate = ["generate", *arguments, *account, "--set=create=true", "--output", str(output), "--resume"]
-    assert run([*generate, "--set", "mask_identifiers=en"]) == 0
+    assert command(*generate, "--set", "mask_identifiers=en")[0] == 0
     written = output.read_bytes()
-    assert run([*generate, "--set=holdout=0"]) == 3
-    assert "Exhausted for this plan" in capsys.readouterr().err
-    assert run([*generate, "--set", "mask_identifiers=en"]) == 0
+    status, _, told = command(*generate, "--set=holdout=0")
+    assert (status, "Exhausted for this plan" in told) == (3, True)
+    assert command(*generate, "--set", "mask_identifiers=en")[0] == 0
     assert output.read_bytes() == written

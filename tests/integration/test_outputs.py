@@ -228,18 +228,13 @@ def test_so_they_do_with_every_verb(relation: str, neighbour: str) -> None:
 
 
 @pytest.mark.slow
-def test_so_they_do_with_other_settings() -> None:
-    assert found("zero-out", "all that the model can read", OTHER_SETTINGS) == []
-
-
-@pytest.mark.soak
-def test_so_does_the_canary_game() -> None:
-    assert found("zero-out", "all that the model can read", CANARY) == []
-
-
-@pytest.mark.slow
-def test_so_does_the_canary_game_on_texts_alone() -> None:
-    assert found("zero-out", "all that the model can read", TEXTS) == []
+@pytest.mark.parametrize(
+    "verbs",
+    [OTHER_SETTINGS, pytest.param(CANARY, marks=pytest.mark.soak), TEXTS],
+    ids=["settings", "canary", "canary on texts alone"],
+)
+def test_so_they_do_with_other_settings_and_in_the_canary_game(verbs: tuple[Verb, ...]) -> None:
+    assert found("zero-out", "all that the model can read", verbs) == []
 
 
 def test_every_verb_is_tried() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -39,9 +40,6 @@ from tests.support.outputs import Outputs, differences, outputs, quick_garbage, 
 
 FIXTURES = (quick_garbage,)
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
-LABEL_WORDS = tuple(word.strip() for word in WORDS[:2])
-"""Words of the scripted model for the two labels."""
-UNKNOWN = Estimate(0.5, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -90,39 +88,16 @@ def _refused(synthesizer: dpf.Synthesizer) -> object:
     return None
 
 
-def _words() -> PromptFormat:
-    return PromptFormat("", "Ticket", "Kind", TASK.labels, LABEL_WORDS)
+FORMAT = PromptFormat("", "Ticket", "Kind", TASK.labels, tuple(word.strip() for word in WORDS[:2]))
+"""With words of the scripted model for the two labels."""
+PROMPT = dpf.Candidate(calibrated=False, format=FORMAT)
+RELEASE: dict[str, Any] = {"budget": dpf.PrivacyBudget(50, 1e-5), "population": UNITS, "holdout": 0}
 
 
-def _chosen(here: Here) -> object:
-    """A choice but for its accuracies, whose noise differs."""
-    budget = dpf.PrivacyBudget(50, 1e-5)
-    prompt = dpf.Candidate(calibrated=False, format=_words())
-    choice = dpf.choose(TASK, here.records, Certain(), [prompt], budget=budget, population=UNITS, holdout=0)
-    return replace(choice, accuracy=UNKNOWN, baseline=UNKNOWN)
-
-
-def _searched(here: Here) -> object:
-    """A search of one prompt in two rounds, but for its accuracies."""
-    budget = dpf.PrivacyBudget(50, 1e-5)
-    prompt = dpf.Candidate(calibrated=False, format=_words())
-    found = dpf.search(
-        *(TASK, here.records, Certain()),
-        proposer=lambda winners: [] if winners else [prompt],
-        budget=budget,
-        population=UNITS,
-        holdout=0,
-    )
-    return replace(found, accuracy=UNKNOWN, baseline=UNKNOWN)
-
-
-def _calibrated(here: Here) -> object:
-    """A calibration but for its bias, whose noise differs."""
-    budget = dpf.PrivacyBudget(50, 1e-5)
-    released = dpf.release_calibration(
-        TASK, here.records, Certain(), budget=budget, population=UNITS, holdout=0, prompt_format=_words()
-    )
-    return replace(released, bias=(0.0, 0.0))
+def _without_accuracies(choice: dpf.Choice) -> object:
+    """Their noise differs."""
+    unknown = Estimate(0.5, 0.0, 1.0)
+    return replace(choice, accuracy=unknown, baseline=unknown)
 
 
 METHODS: dict[str, Call] = {
@@ -147,9 +122,16 @@ FURTHER: dict[str, Call] = {
     "a second demonstration": lambda here: _refused(here.synthesizer()),
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
-    "choose": _chosen,
-    "search": _searched,
-    "release_calibration": _calibrated,
+    "choose": lambda here: _without_accuracies(
+        dpf.choose(TASK, here.records, Certain(), [PROMPT], **RELEASE)
+    ),
+    "search, two rounds": lambda here: _without_accuracies(
+        dpf.search(TASK, here.records, Certain(), proposer=lambda won: [] if won else [PROMPT], **RELEASE)
+    ),
+    "release_calibration": lambda here: replace(  # the noise of its bias differs
+        dpf.release_calibration(TASK, here.records, Certain(), prompt_format=FORMAT, **RELEASE),
+        bias=(0.0, 0.0),
+    ),
     "release_labels": lambda here: dpf.release_labels(here.records, count=2, epsilon=5, delta=1e-6),
 }
 

@@ -133,12 +133,9 @@ def masks(patch: Patch, *, fails: bool) -> None:
     patch.setattr("dpfewshot.records.identifiers._recognizers", lambda _language: (Recognizer(),))
 
 
-def about_it(text: object) -> bool:
-    return re.search(rf"{TEXT}\b", str(text)) is not None
-
-
-def reads_it(_model: object, text: str) -> bool:
-    return about_it(text)
+def about_it(*told: object) -> bool:
+    """Whether the last word of these is of the record in question."""
+    return re.search(rf"{TEXT}\b", str(told[-1])) is not None
 
 
 def answers_nothing(patch: Patch) -> None:
@@ -180,9 +177,9 @@ STEPS = {
             patch, "dpfewshot.tasks.layout.TextLayout.fold", lambda _, text: text == TEXT, MemoryError()
         )
     ),
-    "tokenise": Step(lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, ValueError(TEXT))),
+    "tokenise": Step(lambda patch: raising(patch, f"{__name__}.Model.tokenize", about_it, ValueError(TEXT))),
     "tokenise, for lack of memory": Step(
-        lambda patch: raising(patch, f"{__name__}.Model.tokenize", reads_it, MemoryError())
+        lambda patch: raising(patch, f"{__name__}.Model.tokenize", about_it, MemoryError())
     ),
     "answer": Step(
         lambda patch: raising(
