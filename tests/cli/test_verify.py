@@ -19,8 +19,8 @@ from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from tests.support.accounts import DRAWS
 from tests.support.commands import Run
 from tests.support.factory import demonstration, synthesizer
-from tests.support.interruptions import fails_at, make
 from tests.support.ledgers import tamper
+from tests.support.resuming import fails_at, make
 from tests.support.scripts import Hooked, tickets
 
 __all__ = ["make"]

@@ -17,9 +17,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.cli.generate import _Lines
-from tests.support import factory, resuming
-from tests.support.interruptions import GONE, acts, fails_at, fails_once, make
+from tests.support import factory
 from tests.support.processes import in_child
+from tests.support.resuming import GONE, acts, draws_left, fails_at, fails_once, make
 from tests.support.scripts import Hooked
 
 FIXTURES = (make,)
@@ -46,7 +46,7 @@ def test_a_failed_call_costs_one_draw_of_one_demonstration_and_no_other(
         labels = Counter(one.label for one in seen)
         assert labels == Counter({"refund": 3, "delivery": 3}) - Counter([lost])
     assert again.set_up.backend.asked == 0  # the second time nothing is left to make
-    assert resuming.draws_left(f"sqlite:///{tmp_path}/budget.db") == [0, 0]
+    assert draws_left(f"sqlite:///{tmp_path}/budget.db") == [0, 0]
 
 
 def test_a_label_asked_for_again_goes_on_with_what_was_interrupted(make: Any) -> None:

@@ -21,7 +21,6 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
 from tests.support.accounts import entry_of, outcome
-from tests.support.interruptions import fails_once
 from tests.support.ledgers import rows
 from tests.support.resuming import (
     Dying,
@@ -29,6 +28,7 @@ from tests.support.resuming import (
     account,
     acts,
     draws_left,
+    fails_once,
     interrupted,
     ledger,
     synthesizer,

@@ -21,7 +21,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.report import Sources, select
 from tests.support import factory
 from tests.support.accounts import DRAWS
-from tests.support.interruptions import acts, fails_at, fails_once, make
+from tests.support.resuming import acts, fails_at, fails_once, make
 from tests.support.scripts import Hooked
 
 FIXTURES = (make,)
