@@ -1,20 +1,23 @@
-"""What the ledger says when the database fails, is damaged or is not there."""
+"""What the ledger says when the database fails, is damaged, forged or not there."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
-from dpfewshot.errors import LedgerError
+from dpfewshot.account.sql import WHOLE
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacySpend
-from tests.support.accounts import DRAWS
-from tests.support.ledgers import BUDGET, COST, rows, run
+from tests.support.accounts import DRAWS, LEASE
+from tests.support.ledgers import BUDGET, COST, drew, rows, run, tamper, three_plans
 
 LAZY = """
 import sys
@@ -100,3 +103,105 @@ def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str
             ledger.create("tickets", BUDGET)
         done.join()
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+# ---- rows that hold what no ledger writes: `verify` names them, and whatever fails on them says to run it ---
+
+ADVICE = "run dpfewshot ledger verify"
+EVENTS = [
+    ("1", "details = 'x'"),
+    ("1", "epsilon = NULL"),
+    ("2", "details = 'x'"),
+    ("2", "details = '[1]'"),
+    ("2", "delta = 'x'"),
+    ("2", "renyi = 'x'"),
+    ("3", "renyi = x'00'"),
+    ("3", "entry = 'x'"),
+    ("4", "actor = x'00'"),
+]
+
+
+def failure_of(call: Callable[..., object], *arguments: object) -> str:
+    """The message; the advice if there is no failure."""
+    try:
+        call(*arguments)
+    except LedgerError as error:
+        return str(error)
+    return ADVICE
+
+
+@pytest.mark.parametrize(("number", "change"), EVENTS)
+def test_an_event_that_cannot_be_read_is_named(path: Path, url: str, number: str, change: str) -> None:
+    account = three_plans(url)
+    tamper(path, f"UPDATE dpfewshot_history SET {change} WHERE number = {number}")  # noqa: S608 - its own
+    assert any(problem.startswith(f"event {number} ") for problem in account.verify().problems)
+    assert ADVICE in failure_of(account.history)
+    assert ADVICE in failure_of(account.reserve, None, PrivacySpend(0.0, 0.0), {}, DRAWS)
+
+
+@pytest.mark.parametrize("order", ["0", "1", "'x'", "x'00'"])
+def test_an_order_that_cannot_be_read_is_named(path: Path, url: str, order: str) -> None:
+    three_plans(url)
+    tamper(path, f"UPDATE dpfewshot_account SET renyi_order = {order}")  # noqa: S608 - its own
+    account = BudgetLedger.open(url).account("tickets")
+    assert "renyi_order" in account.verify().problems[0]
+    for call in (account.summary, lambda: account.plans_left):
+        with pytest.raises(LedgerError, match=ADVICE):
+            call()
+
+
+def test_a_plan_whose_grant_cannot_be_read_is_not_resumed(path: Path, url: str) -> None:
+    account = drew(url)
+    tamper(path, "UPDATE dpfewshot_history SET details = 'x' WHERE number = 2")
+    with pytest.raises(LedgerError, match=ADVICE):
+        account.resume([Claim(1, None, PrivacySpend(0.0, 0.0), {}, "third")])
+
+
+# ---- doors that a review found open: a forged state, unreadable counts, options of URLs ---------
+
+LARGE, SMALL = PrivacySpend(0.9, 9e-6), PrivacySpend(0.01, 1e-9)
+
+
+@pytest.mark.parametrize(("state", "settle"), [("settled", True), ("cancelled", False)])
+def test_a_forged_state_gives_no_budget_back(account: Account, path: Path, state: str, settle: bool) -> None:
+    """In a history so long that it is not verified before every reservation."""
+    large = account.reserve(None, LARGE, {}, DRAWS).entry
+    if settle:
+        account.draw(large, LEASE)
+        account.settle(large, LEASE)
+    for _ in range(WHOLE // 2):
+        account.cancel(account.reserve(None, SMALL, {}, DRAWS).entry)
+    if not settle:
+        account.cancel(large)
+    spent = account.spent
+    with closing(sqlite3.connect(path)) as database, database:
+        found = database.execute("select state from dpfewshot_entry where id = ?", [large]).fetchone()
+        assert found == (state,)
+        database.execute("update dpfewshot_entry set state = 'reserved' where id = ?", [large])
+    with pytest.raises(LedgerError, match="behind the ledger's back"):
+        account.cancel(large)
+    if settle:
+        assert account.spent == spent
+        with pytest.raises(BudgetExceeded):
+            account.reserve(None, LARGE, {}, DRAWS)
+    assert not account.verify().ok
+
+
+def test_counts_that_cannot_be_read_back_are_refused(account: Account) -> None:
+    with pytest.raises(LedgerError, match="whole numbers"):
+        account.reserve(None, SMALL, {}, DrawCounts(5, 5))  # type: ignore[arg-type]
+    account.reserve(None, SMALL, {}, DRAWS)
+    assert account.verify().ok
+
+
+@pytest.mark.parametrize("option", ["uri=true&mode=memory", "vfs=unix-none&uri=true", "check_same_thread=0"])
+def test_an_option_that_names_another_file_is_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(LedgerError, match=r"takes one option, \?timeout="):
+        BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db?{option}").datasets()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-3", "soon", "1&timeout=2"])
+def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, seconds: str) -> None:
+    with pytest.raises(LedgerError, match="a number of seconds from 0"):
+        BudgetLedger.open(f"sqlite:///{tmp_path}/budget.db?timeout={seconds}")

@@ -183,7 +183,7 @@ ACCOUNTING_AND_LEDGER = (
         'if [event["act"] for event in events] != [RESERVE]:',
         "if not events:",
         "the history, not a row's state, decides what gives budget back",
-        "tests/integration/test_ledger_doors.py",
+        "tests/integration/test_ledger_failures.py",
     ),
     Fault(
         "dpfewshot/account/account.py",
