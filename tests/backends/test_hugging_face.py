@@ -13,7 +13,7 @@ from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
 from dpfewshot.errors import BackendError
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import inside
-from tests.support.blocks import answers
+from tests.support.streams import answers
 from tests.support.tiny_models import PADDING, SIZES, SMALL, folder, one_thread, save_tiny_model
 
 FIXTURES = (folder, one_thread)

@@ -15,8 +15,8 @@ from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.backends.streams import backend as streams
 from dpfewshot.errors import BackendError
 from tests.support import inside
-from tests.support.blocks import answers, same_bits
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
+from tests.support.streams import answers, same_bits
 
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
 STEP = KVStreams.step

@@ -12,9 +12,8 @@ from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
 from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.errors import BackendError
 from tests.support import inside, llama_prompts
-from tests.support.blocks import answers, same_bits
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes, wide
-from tests.support.streams import evaluated
+from tests.support.streams import answers, evaluated, same_bits
 
 FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
 pytestmark = pytest.mark.model

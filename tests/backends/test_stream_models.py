@@ -12,9 +12,8 @@ from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
 from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.errors import BackendError
 from tests.support import inside
-from tests.support.blocks import answers, same_bits
 from tests.support.processes import true_in_child
-from tests.support.streams import evaluated
+from tests.support.streams import answers, evaluated, same_bits
 from tests.support.tiny_models import SMALL, folder, one_thread
 
 FIXTURES = (folder, one_thread)

@@ -105,7 +105,7 @@ def test_a_new_ledger_waits_for_another_program_in_its_file(path: Path, url: str
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]
 
 
-# ---- rows that hold what no ledger writes: `verify` names them, and whatever fails on them says to run it ---
+# ---- rows that hold what no ledger writes: `verify` names them, and whatever fails on them says to run it --
 
 ADVICE = "run dpfewshot ledger verify"
 EVENTS = [

@@ -1,4 +1,4 @@
-"""The tokens that real models evaluate."""
+"""Answers of block backends, compared bit by bit, and the tokens that real models evaluate."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ from unittest.mock import patch
 from dpfewshot.backends.hugging_face import HuggingFaceStreams
 from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.backends.streams.pool import FULL_DUMMY
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def answers(backend, prefix, suffixes, released, **options):
+    """A block's answers at first and after each released token."""
+    block = backend.open_block(prefix, suffixes, len(released) + 1, **options)
+    try:
+        found = [block.next_token_logprobs()]
+        for token in released:
+            block.append(token)
+            found.append(block.next_token_logprobs())
+    finally:
+        block.close()
+    return found
 
 
 @contextmanager
