@@ -187,7 +187,7 @@ def test_a_text_that_waits_behind_others_is_tokenised(unverified):
 
     script.tokenize = crowded
     script.slots = 8
-    inside.crowd(backend, 8)
+    inside.client(backend).gate.limit = 8
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(backend.tokenize, ["a text"] * 6)) == [expected] * 6
 

@@ -64,7 +64,7 @@ def test_llama_server_is_recognised_and_conforms(backend, prompts):
     assert backend.batch_invariant
     assert backend.context_tokens == 256
     assert backend.vocabulary_size == 49152
-    assert inside.connections(backend) == 1  # the server has one slot
+    assert inside.client(backend).gate.limit == 1  # the server has one slot
     conformance.require(
         [
             conformance.check_vocabulary(backend),
@@ -123,7 +123,7 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
             under_way.pop()
 
     with OpenAICompatible(proxy.base_url, "smollm2", verify=False, timeout=30) as queued:
-        inside.crowd(queued, 8)  # as many as of a server that does not tell its slots
+        inside.client(queued).gate.limit = 8  # as many as of a server that does not tell its slots
         faults(queue)
         found = queued.next_token_logprobs([*prompts, prompts[0], *prompts[1:]], [5, 6])
     assert np.isnan(found[[0, 3]]).all()

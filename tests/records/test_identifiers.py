@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.records import identifiers
+from dpfewshot.records.identifiers import _apart, _Found, _recognizers
 from dpfewshot.values import columns_of
-from tests.support import inside
 from tests.support.crash_reporter import collected
 from tests.support.presidio import needs_presidio
 
@@ -67,12 +67,8 @@ def test_what_the_documentation_says_is_missed_is_missed(text: str) -> None:
 
 
 def test_of_overlapping_identifiers_all_is_masked_and_the_surest_names_it() -> None:
-    found = [
-        inside.found_identifier(4, 12, 0.4, "PHONE"),
-        inside.found_identifier(0, 6, 1.0, "CARD"),
-        inside.found_identifier(12, 14, 0.5, "MAIL"),
-    ]
-    assert [tuple(one) for one in inside.apart(found)] == [(0, 12, 1.0, "CARD"), (12, 14, 0.5, "MAIL")]
+    found = [_Found(4, 12, 0.4, "PHONE"), _Found(0, 6, 1.0, "CARD"), _Found(12, 14, 0.5, "MAIL")]
+    assert [tuple(one) for one in _apart(found)] == [(0, 12, 1.0, "CARD"), (12, 14, 0.5, "MAIL")]
 
 
 def test_fields_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +192,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    inside.recognizers.cache_clear()
+    _recognizers.cache_clear()
     assert masked("ann@example.com, 192.168.17.4, DE89 3704 0044 0532 0130 00").count("<") == 3
     assert list(tmp_path.iterdir()) == []
     tldextract = pytest.importorskip("tldextract")
@@ -207,11 +203,11 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_no_log_quotes_a_record(caplog: pytest.LogCaptureFixture) -> None:
     text = f"Pay {BROKEN_IBAN} and {CARD}"
-    inside.recognizers("en")
+    _recognizers("en")
     with caplog.at_level(logging.DEBUG):
         assert "<CREDIT_CARD>" in masked(text)
         assert caplog.text == ""
-        for recognizer in inside.recognizers("en"):  # the control: Presidio says something
+        for recognizer in _recognizers("en"):  # the control: Presidio says something
             recognizer.analyze(text, recognizer.supported_entities, None)
         assert caplog.text
 
@@ -225,7 +221,7 @@ def test_no_limit_of_time_decides_what_is_masked(monkeypatch: pytest.MonkeyPatch
     for module in (pattern_recognizer, iban_recognizer):
         monkeypatch.setattr(module, "REGEX_TIMEOUT_SECONDS", 1e-6)
     assert masked(text) == text  # the control: with such a limit, nothing is found
-    inside.recognizers.cache_clear()
+    _recognizers.cache_clear()
     assert "ann@example.com" not in masked(text)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from dpfewshot.backends.streams.backend import Use
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.units import Bodies
-from dpfewshot.records import identifiers
 from dpfewshot.records.units import UnitSequence
 
 # ---- backends --------------------------------------------------------------------------------------------
@@ -41,18 +40,13 @@ def contexts_of_blocks(backend: Any) -> int:
     return len(backend._pools[Use.STEPS]._pools)
 
 
-def connections(backend: Any) -> int:
-    """The requests that an `OpenAICompatible` sends at once, after what the server said of its slots."""
-    return backend._replicas.first.client.gate.limit
-
-
 def picks_ids(backend: Any) -> bool:
     """Whether an `OpenAICompatible` asks its server for the ids of a support alone."""
     return bool(backend._replicas.first.dialect.picks)
 
 
 def client(backend: Any) -> Any:
-    """The HTTP client of an `OpenAICompatible`, which must not show the key."""
+    """The HTTP client of an `OpenAICompatible`, whose gate limits the requests that are sent at once."""
     return backend._replicas.first.client
 
 
@@ -65,11 +59,6 @@ def hurry(backend: Any, seconds: float) -> None:
     """Let a connected `OpenAICompatible` give up early: `timeout=` would hold for the connecting too."""
     for server in backend._replicas.servers:
         server.client._timeout = seconds
-
-
-def crowd(backend: Any, requests: int) -> None:
-    """Let it send so many requests at once, as to a server that does not tell its slots."""
-    backend._replicas.first.client.gate.limit = requests
 
 
 def gate_is_empty(gate: Any) -> bool:
@@ -148,15 +137,3 @@ def beginnings(synthesizer: Any, label: str, tokens: int) -> list[tuple[list[int
 def objects(synthesizer: Any) -> list[object]:
     """What a synthesizer generates with: objects that must not show what they hold."""
     return [synthesizer._generation, *synthesizer._generation.runs]
-
-
-# ---- records ---------------------------------------------------------------------------------------------
-
-found_identifier = identifiers._Found
-"""An identifier in a text, as a recogniser would find it."""
-
-apart = identifiers._apart
-"""Joins the identifiers that overlap, of which Presidio finds few on its own."""
-
-recognizers = identifiers._recognizers
-"""Presidio's recognisers, kept: to load them again, and to see what they log without us."""
