@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,11 +35,6 @@ class Letters(Scripted):
 
     def tokenize(self, text):
         return [token for piece in text for token in super(Letters, self).tokenize(piece)]
-
-
-class StrangeEnd(Letters):
-    def __init__(self):
-        super().__init__(end_token_ids=[len(LETTERS) + 7])
 
 
 class CleansUpSpaces(Letters):
@@ -207,7 +203,7 @@ def failed(backend, **options):
 @pytest.mark.parametrize(
     ("faulty", "check"),
     [
-        (StrangeEnd, "vocabulary"),
+        (partial(Letters, end_token_ids=[len(LETTERS) + 7]), "vocabulary"),
         (CleansUpSpaces, "text"),
         (ParsesTurns, "special tokens"),
         (DoublePrecision, "shapes"),

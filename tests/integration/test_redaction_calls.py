@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from tests.support.redaction import (
     raised_by,
     synthesizer,
 )
-from tests.support.scripts import TASK, WORDS, Sentence, written
+from tests.support.scripts import TASK, TASK_FILE, WORDS, Sentence, written
 
 BUDGET = dpf.PrivacyBudget(epsilon=4.0, delta=1e-5)
 WORDED = dpf.icl.PromptFormat("", "Ticket", "Kind", ("refund", "delivery"), ("my", "money"))
@@ -107,21 +106,17 @@ def unreadable_frame() -> Any:
     )
 
 
-def project(**settings: object) -> ProjectFile:
-    """A project file on private records, in the working folder."""
-    Path("records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()[:-1]))
+def project() -> ProjectFile:
+    """A project file on private records, in the working folder, with more prompts than there are records."""
+    written(Path(), RECORDS)
     sections = {
-        "task": {key: value for key, value in TASK.identity().items() if value},
-        "records": {"records": "records.jsonl"},
-        "budget": {"epsilon": 4.0},
-        "model": {"backend": "tests.support.scripts:Sentence"},
-        "settings": settings,
+        "records": 'records = "records.jsonl"',
+        "budget": "epsilon = 4.0",
+        "model": 'backend = "tests.support.scripts:Sentence"',
+        "settings": "prompts_per_draw = 1000",
     }
-    lines = (
-        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-        for section, table in sections.items()
-    )
-    Path("dpfewshot.toml").write_text("".join(lines))
+    further = "".join(f"[{section}]\n{line}\n" for section, line in sections.items())
+    Path("dpfewshot.toml").write_text(f"[task]{TASK_FILE}{further}")
     return dpf.load()
 
 
@@ -137,7 +132,7 @@ PRIVATE_CALLS: dict[str, Callable[[], object]] = {
         TASK, rows()[:-1], Sentence(), budget=BUDGET, max_tokens="8"
     ),
     "non_private_sample": lambda: dpf.non_private_sample(TASK, rows()),
-    "load": lambda: project(prompts_per_draw=1000).synthesizer(),
+    "load": lambda: project().synthesizer(),
     "choose": lambda: dpf.choose(TASK, rows(), Sentence(), [[]], budget=BUDGET),
     "search": lambda: dpf.search(TASK, rows(), Sentence(), proposer=lambda _: [[]], budget=BUDGET),
     "release_labels": lambda: dpf.release_labels(rows(), count=1, epsilon=1.0, delta=1e-6),

@@ -11,7 +11,6 @@ import sqlite3
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -71,15 +70,12 @@ def normalised(text: str, folder: Path) -> str:
     return text
 
 
-@dataclass
 class _Logs(logging.Handler):
     """Keeps what every logger is told, with its extras."""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.lines: list[str] = []
-
-    __hash__ = logging.Handler.__hash__
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage() in NOT_HEARD:
