@@ -159,7 +159,7 @@ RESUMES = [*WRITES, "--resume"]
 WHOLE_DRAWS = [each.replace("tokens_per_draw=1", "tokens_per_draw=8") for each in WRITES]
 """A text takes one draw: an interruption may take the rest of it."""
 
-Generate = Callable[..., int]
+Interrupts = Callable[..., int]
 
 
 def lines_of(path: str = "demos.jsonl") -> list[dict[str, Any]]:
@@ -167,66 +167,62 @@ def lines_of(path: str = "demos.jsonl") -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def generate(monkeypatch: pytest.MonkeyPatch) -> Generate:
+def generate(monkeypatch: pytest.MonkeyPatch, command: Run) -> Run:
     """Runs a command with a model that is gone after so many answers to private prompts."""
 
-    def call(arguments: list[str], answers: int = 1000) -> int:
+    def call(arguments: list[str], answers: int = 1000) -> tuple[int, str, str]:
         def hook(number: int) -> None:
             if number > answers:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(project, "open_backend", lambda *_, **__: Hooked(hook))
-        return run(arguments)
+        return command(*arguments)
 
     return call
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_line_that_is_only_in_the_ledger_is_written(
-    generate: Generate, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_that_is_only_in_the_ledger_is_written(generate: Run) -> None:
     output, resumed = Path("demos.jsonl"), [*RESUMES, "--json"]
-    assert generate(resumed) == 0
+    assert generate(resumed)[0] == 0
     whole = output.read_text().splitlines(keepends=True)
     output.write_text("a line of somebody else\n" + whole[0])
-    assert generate(resumed) == 0
+    status, out, _ = generate(resumed)
+    assert status == 0
     assert output.read_text() == "a line of somebody else\n" + "".join(whole)
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert document["demonstrations"] == [json.loads(line) for line in whole]
+    assert json.loads(out)["demonstrations"] == [json.loads(line) for line in whole]
 
 
 @pytest.mark.usefixtures("desk")
-def test_an_interrupted_command_says_how_to_go_on_and_resumes(
-    generate: Generate, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_command_says_how_to_go_on_and_resumes(command: Run, generate: Run) -> None:
     """It pays for nothing twice and says so; the run after it makes what is missing."""
-    assert generate(WRITES, answers=3) == 130
-    assert "released no demonstration, and demos.jsonl is as it was before" in capsys.readouterr().err
-    assert not Path("demos.jsonl").exists()
-    assert generate(RESUMES, answers=6) == 130
-    told = capsys.readouterr().err
+    status, _, told = generate(WRITES, answers=3)
+    assert (status, Path("demos.jsonl").exists()) == (130, False)
+    assert "released no demonstration, and demos.jsonl is as it was before" in told
+    status, _, told = generate(RESUMES, answers=6)
+    assert status == 130
     assert "resuming 2 demonstrations\na line follows when a text is done" in told
     assert "interrupted: 1 of this run's 2 demonstrations is in demos.jsonl. The same command with --" in told
     assert len(lines_of()) == 1
-    assert run(["ledger", "show", *ACCOUNT[:2], "--account", "tickets"]) == 0
-    assert "generates: delivery; generate --resume continues" in capsys.readouterr().out
-    assert run(["report", *ACCOUNT[:2], "--account", "tickets"]) == 0
-    assert "warning: a run of the account is unfinished, or still runs" in capsys.readouterr().err
-    assert generate(WRITES) == 3
-    refused = capsys.readouterr().err.splitlines()[-1]
-    assert refused.startswith("dpfewshot: a run is unfinished, or still runs: generate --resume, with its")
+    status, told, _ = command("ledger", "show", *ACCOUNT[:2], "--account", "tickets")
+    assert (status, "generates: delivery; generate --resume continues" in told) == (0, True)
+    status, _, told = command("report", *ACCOUNT[:2], "--account", "tickets")
+    assert (status, "warning: a run of the account is unfinished, or still runs" in told) == (0, True)
+    status, _, told = generate(WRITES)
+    refused = "dpfewshot: a run is unfinished, or still runs: generate --resume, with its"
+    assert (status, told.splitlines()[-1].startswith(refused)) == (3, True)
     for _ in "ab":
-        assert generate(RESUMES) == 0
+        assert generate(RESUMES)[0] == 0
         assert [(line["label"], line["text"]) for line in lines_of()] == [
             ("refund", "my parcel is late"),
             ("delivery", "my parcel is late"),
         ]
     # without --resume another run is asked for, which the budget does not allow
-    assert generate(WRITES) == 3
+    assert generate(WRITES)[0] == 3
 
 
 @pytest.fixture
-def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Generate]:
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interrupts]:
     """Runs a command as `main` does, with a model whose third private answers bring signals."""
 
     def run_with(arguments: list[str], *signals: int) -> int:
@@ -249,7 +245,7 @@ def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Generate]:
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_the_text_that_is_being_written(
-    interrupts: Generate, number: int, capfd: pytest.CaptureFixture[str]
+    interrupts: Interrupts, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupts(WHOLE_DRAWS, number) == 130
     told = capfd.readouterr().err
@@ -264,19 +260,19 @@ def test_an_interrupt_waits_for_the_text_that_is_being_written(
 
 @pytest.mark.usefixtures("desk")
 def test_a_run_that_stopped_between_two_texts_is_unfinished(
-    interrupts: Generate, generate: Generate, capfd: pytest.CaptureFixture[str]
+    command: Run, interrupts: Interrupts, generate: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
     budget = ["--ledger", "sqlite:///budget.db", "--account", "tickets", "--epsilon", "20", "--delta", "1e-3"]
-    assert run(["ledger", "create", *budget]) == 0
+    assert command("ledger", "create", *budget)[0] == 0
     assert interrupts(WHOLE_DRAWS, signal.SIGINT) == 130
     capfd.readouterr()
-    assert generate([*WHOLE_DRAWS[:-1], "others.jsonl"]) == 0
-    assert "--resume continues the unfinished run of this plan" in capfd.readouterr().err
+    status, _, told = generate([*WHOLE_DRAWS[:-1], "others.jsonl"])
+    assert (status, "--resume continues the unfinished run of this plan" in told) == (0, True)
 
 
 @pytest.mark.usefixtures("desk")
 def test_an_interrupt_that_nobody_can_read_waits_too(
-    interrupts: Generate, monkeypatch: pytest.MonkeyPatch
+    interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
 
@@ -292,10 +288,10 @@ def test_an_interrupt_that_nobody_can_read_waits_too(
 
 @pytest.mark.usefixtures("desk")
 def test_a_line_that_another_process_writes_meanwhile_is_not_written_again(
-    generate: Generate, monkeypatch: pytest.MonkeyPatch
+    generate: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = Path("demos.jsonl")
-    assert generate(RESUMES) == 0
+    assert generate(RESUMES)[0] == 0
     whole = output.read_bytes()
     output.write_bytes(b"")
 
@@ -313,7 +309,7 @@ def test_a_line_that_another_process_writes_meanwhile_is_not_written_again(
 
 @pytest.mark.usefixtures("desk")
 def test_a_second_interrupt_stops_at_once_and_says_what_is_lost(
-    interrupts: Generate, capfd: pytest.CaptureFixture[str]
+    interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupts(WHOLE_DRAWS, signal.SIGINT, signal.SIGTERM) == 130
     assert "may end early or be missing" in capfd.readouterr().err
@@ -323,17 +319,14 @@ def test_a_second_interrupt_stops_at_once_and_says_what_is_lost(
 
 
 @pytest.mark.usefixtures("desk")
-def test_resume_with_other_settings_names_those_of_the_unfinished_run(
-    generate: Generate, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate(WRITES, answers=7) == 130
-    capsys.readouterr()
-    assert generate([*RESUMES, "--epsilon", "1"]) == 2
-    told = capsys.readouterr().err
+def test_resume_with_other_settings_names_those_of_the_unfinished_run(generate: Run) -> None:
+    assert generate(WRITES, answers=7)[0] == 130
+    status, _, told = generate([*RESUMES, "--epsilon", "1"])
+    assert status == 2
     assert "one with other settings or another name is unfinished" in told
     assert "generates: delivery, epsilon=3.9999" in told
     assert "--mechanism gaussian, 8 tokens in all, --set records_per_prompt=1" in told
-    assert generate([*RESUMES, "another", "--epsilon", "1"]) == 3, "a named one begins"
+    assert generate([*RESUMES, "another", "--epsilon", "1"])[0] == 3, "a named one begins"
 
 
 @pytest.mark.usefixtures("desk")
@@ -347,11 +340,9 @@ def test_resume_with_other_settings_names_those_of_the_unfinished_run(
         ),
     ],
 )
-def test_an_interruption_says_what_cannot_be_resumed(
-    generate: Generate, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    assert generate(arguments, answers=7) == 130
-    assert says in capsys.readouterr().err
+def test_an_interruption_says_what_cannot_be_resumed(generate: Run, arguments: list[str], says: str) -> None:
+    status, _, told = generate(arguments, answers=7)
+    assert (status, says in told) == (130, True)
 
 
 @pytest.mark.parametrize("existed", [True, False])
