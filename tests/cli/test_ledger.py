@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dpfewshot import open_account
 from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import DrawCounts, columns, granted
-from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
@@ -36,8 +36,8 @@ def command(command: Run, path: Path) -> Run:
 @pytest.fixture
 def account(command: Run, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5")[0] == 0
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        charged(ledger.account("tickets"), "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15})
+    opened = open_account(f"sqlite:///{path}", "tickets")
+    charged(opened, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 15})
 
 
 @pytest.mark.usefixtures("account")
@@ -63,12 +63,11 @@ def test_show_says_by_label_how_many_plans_fit(command: Run, path: Path) -> None
     """A label that another run left alone keeps its plans, whatever the last label has spent."""
     partition = Partition("trec", ("Location", "Number"))
     assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        found = ledger.account("tickets")
-        for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
-            charged(found, partition.generating(label), PrivacySpend(epsilon, 0.0))
-        with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
-            found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {}, DRAWS)
+    found = open_account(f"sqlite:///{path}", "tickets")
+    for label, epsilon in (("Number", 2.0), ("Location", 2.0), ("Location", 2.0)):
+        charged(found, partition.generating(label), PrivacySpend(epsilon, 0.0))
+    with pytest.raises(BudgetExceeded, match=r"Exhausted.*'Location'.*Not exhausted: 'Number'") as caught:
+        found.reserve(partition.generating("Location"), PrivacySpend(2.0, 0.0), {}, DRAWS)
     assert (caught.value.asked, caught.value.remaining) == ((2.0, 0.0), (0.0, 1e-5))
     assert (caught.value.remaining_by_scope or {})[partition.generating("Number")] == (2.0, 1e-5)
     head, _, *strata, meaning = command("show")[1].splitlines()
@@ -81,11 +80,10 @@ def test_show_lists_strata_with_short_fingerprints(command: Run, path: Path) -> 
     partition = Partition("trec", ("Location", "Number"), holdout=("rule",))
     scopes = (partition.generating("Location"), partition.choosing, None)
     assert command("create", "--epsilon", "4", "--delta", "1e-5")[0] == 0
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        found = ledger.account("tickets")
-        for place, scope in enumerate(scopes, start=1):
-            charged(found, scope, PrivacySpend(place / 4, 0.0))
-        found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}, DRAWS).entry)
+    found = open_account(f"sqlite:///{path}", "tickets")
+    for place, scope in enumerate(scopes, start=1):
+        charged(found, scope, PrivacySpend(place / 4, 0.0))
+    found.cancel(found.reserve(partition.generating("Number"), PrivacySpend(0.5, 0.0), {}, DRAWS).entry)
     rows = [line.strip() for line in command("show")[1].splitlines()[2:]]
     name = str(scopes[0]).split(": ")[0]
     assert [re.split("  +", row) for row in rows] == [
@@ -124,12 +122,11 @@ def test_stored_words_cannot_forge_a_line_of_the_history(command: Run, path: Pat
 
 @pytest.mark.usefixtures("account")
 def test_history_shows_what_a_resume_left(command: Run, path: Path) -> None:
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        found = ledger.account("tickets")
-        entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
-        words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
-        found.draw(entry, "first")
-        found.resume([Claim(*words, "second")])
+    found = open_account(f"sqlite:///{path}", "tickets")
+    entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
+    words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
+    found.draw(entry, "first")
+    found.resume([Claim(*words, "second")])
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
         "resume", "entry 2", "trec: Number", "draws left: 3"
     ]  # fmt: skip
@@ -178,11 +175,10 @@ def test_a_changed_budget_is_recorded(command: Run) -> None:
 
 def test_a_sequential_account_takes_any_task(command: Run, path: Path) -> None:
     assert command("create", "--epsilon", "1", "--delta", "1e-5", "--sequential")[0] == 0
-    with BudgetLedger.open(f"sqlite:///{path}") as ledger:
-        account = ledger.account("tickets")
-        account.reserve("trec: Location", PrivacySpend(0.25, 0.0), {}, DRAWS)
-        account.reserve("mood: glad", PrivacySpend(0.25, 0.0), {}, DRAWS)
-        assert account.spent == PrivacySpend(0.5, 0.0)
+    account = open_account(f"sqlite:///{path}", "tickets")
+    account.reserve("trec: Location", PrivacySpend(0.25, 0.0), {}, DRAWS)
+    account.reserve("mood: glad", PrivacySpend(0.25, 0.0), {}, DRAWS)
+    assert account.spent == PrivacySpend(0.5, 0.0)
     status, _, err = command("create", "--epsilon", "1", "--delta", "1e-5")
     assert (status, "parallel=False" in err) == (2, True)
 

@@ -87,8 +87,7 @@ def test_what_a_ledger_paid_for_is_verified(
     again = dpf.Demonstrations.from_jsonl(tmp_path / "demos.jsonl")
     assert again.spent.epsilon == account["together"]["epsilon"]  # type: ignore[union-attr]
     url = f"sqlite:///{tmp_path}/budget.db"
-    with dpf.BudgetLedger.open(url) as ledger:
-        assert account["chain_tip"] == ledger.account("tickets").chain_tip
+    assert account["chain_tip"] == dpf.open_account(url, "tickets").chain_tip
     status, shown, _ = command("verify", tmp_path / "demos.jsonl", "--ledger", url)
     assert status == 0
     assert "demos.jsonl: verified, 4 demonstrations" in shown

@@ -272,13 +272,12 @@ def test_a_plan_reserves_exactly_its_cost(tmp_path: Path) -> None:
     """Delta has more digits than an amount, and epsilon is no binary fraction."""
     made = factory.synthesizer(budget=PrivacyBudget(0.7, 1 / 896), ledger=f"sqlite:///{tmp_path}/exact.db")
     made.generate("refund")
-    with BudgetLedger.open(f"sqlite:///{tmp_path}/exact.db") as opened:
-        account = opened.account("tickets")
-        [entry] = account.export()["entries"]
-        plan = made.plan.stratum_of("refund")
-        assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost
-        assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
-        assert account.spent == plan.spend == made.spent
+    account = dpf.open_account(f"sqlite:///{tmp_path}/exact.db", "tickets")
+    [entry] = account.export()["entries"]
+    plan = made.plan.stratum_of("refund")
+    assert (entry["epsilon_in_1e-12"], entry["delta_in_1e-18"]) == plan.cost
+    assert plan.cost.fits(Amount.of_budget(PrivacyBudget(0.7, 1 / 896)))
+    assert account.spent == plan.spend == made.spent
 
 
 def test_an_account_is_opened_in_one_call_and_created_on_purpose(ledger_url: str) -> None:

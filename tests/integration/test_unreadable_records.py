@@ -218,8 +218,7 @@ class Here:
     def spent(self) -> object:
         if not (self.folder / "budget.db").exists():
             return self.account.spent
-        with dpf.BudgetLedger.open(self.on_disk["ledger"]) as ledger:
-            return ledger.account("tickets").spent
+        return dpf.open_account(self.on_disk["ledger"], "tickets").spent
 
     def synthesizer(self, task: dpf.Task = TASK, prompts: int = EACH, **options: Any) -> dpf.Synthesizer:
         return synthesizer(
