@@ -52,6 +52,9 @@ _COMMON: Final = 5
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
+_NO_WRITER: Final = frozenset({"account", "policy", "record"})
+"""Units that send no message."""
+
 _NO_NOUN: Final = frozenset({"about", "concerning", "concerns", "for", "is", "re", "regarding"})
 """Names of label columns that a prompt cannot use: "of the given about"."""
 
@@ -72,7 +75,9 @@ instruction = {instruction}  # before the examples
 label_field = {label_field}  # before a label
 text_field = {text_field}  # before a text
 labels = {labels}  # all of them, written as in the records
-# label_descriptions = {{ "Phone payments" = "paying in a shop" }}  # where a name says too little
+
+# [task.label_descriptions]  # what a label means whose name says too little
+# "Phone payments" = "paying in a shop with the phone"
 
 [records]  # private
 records = {file}  # .jsonl, .csv, .tsv (also .gz) or .parquet
@@ -95,6 +100,7 @@ create = true  # the first generate creates the account, with the budget above
 [settings]  # of a plan
 shots = 2  # demonstrations of each label; more take longer, and cost no more
 max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer
+# holdout = 0  # default: 0.2 of the units write nothing, and choose tests on them
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
@@ -164,7 +170,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
             "the column of the person with --unit"
         )
     noun = unit_noun(unit)
-    sent = f"a short message that a {'customer' if unit is None else noun} sends"
+    who = "customer" if noun in _NO_WRITER else noun
+    sent = f"a short message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
     question = f'What is a text? With "a" or "an", for example "{sent}"'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())

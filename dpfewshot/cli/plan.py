@@ -234,10 +234,10 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
     if needed is not None:
-        return (
-            "next: dpfewshot plan with other options or more records; generate would spend the budget on "
-            "texts that read so"
-        )
+        advice = "next: dpfewshot plan with other options or more records; generate would spend the budget on"
+        if _readable_labels(plan):
+            return f"{advice} these labels, too: do so if that is good enough"
+        return f"{advice} texts that read so"
     context = click.get_current_context()
     generate, in_file = "dpfewshot generate", context.params.get("config")
     if not in_file or any(

@@ -58,8 +58,8 @@ ENDS: Final = ".?!"
 COMMONEST: Final = 1000
 """The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
 
-CLEAR: Final = 5.0
-"""Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.1 are noise alone."""
+CLEAR: Final = 5.5
+"""Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.006 are noise alone."""
 
 CLEAR_EXPECTED: Final = 2.5
 """The same for what is expected: of 100 words, 0.6 are noise alone, and the model would write them anyway."""

@@ -187,7 +187,10 @@ def prompt_format(task: Task) -> PromptFormat:
 def labelling_instruction(task: Task) -> str:
     """Return an instruction to label a text, made of the task's public words."""
     asked = f"Give the {task.label_field} of the {task.layout.named}."
-    return asked if task.labels is None else f"{asked} Answer with one of: {', '.join(task.labels)}."
+    if task.labels is None:
+        return asked
+    meanings = (f"\n{label}: {meaning}" for label, meaning in (task.label_descriptions or {}).items())
+    return f"{asked} Answer with one of: {', '.join(task.labels)}.{''.join(meanings)}"
 
 
 _BUILT_IN: Final = {

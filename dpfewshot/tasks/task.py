@@ -50,7 +50,7 @@ class Task:
             this example how such texts are written. For one text field.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
         label_descriptions: the meaning of labels whose names say too little, by label, such as
-            {"Phone payments": "paying in a shop with the phone"}. A prompt for new texts names both.
+            {"Phone payments": "paying in a shop with the phone"}. Prompts that name the labels have it.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
             apart from what may end it; no two texts of a label, in a run or in one of its disjoint parts,
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.

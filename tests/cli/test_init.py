@@ -545,7 +545,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"; but {small}: whole, but they will say " in out
     taken = "".join(f" --label {label}" for label in others)
     assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
-    assert out.endswith("generate would spend the budget on texts that read so\n")
+    assert out.endswith("the budget on these labels, too: do so if that is good enough\n")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
