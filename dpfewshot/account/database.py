@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -237,6 +237,12 @@ def _sqlite(url: URL, creator: Callable[[], sqlite3.Connection] | None = None) -
         except sqlite3.Error:
             connection.close()
             raise
+
+    @event.listens_for(engine, "invalidate")
+    def give_up(connection: sqlite3.Connection, _record: Any, _error: Any) -> None:
+        # after Ctrl-C in a statement SQLAlchemy closes without this, and an open cursor would keep the lock
+        with suppress(sqlite3.Error):
+            connection.rollback()
 
     return engine
 

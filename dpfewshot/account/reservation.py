@@ -153,7 +153,11 @@ class Reservation:
             self.asked = True
             if self._account is not None:
                 progress = self._progress()
-                self._account.draw(self.entry, self._lease, progress)
+                try:
+                    self._account.draw(self.entry, self._lease, progress)
+                except BudgetExceeded:  # it counted a draw whose answer was lost
+                    self._left = 0
+                    raise
                 self._recorded = progress
             self._drawn = True
             self._left -= 1

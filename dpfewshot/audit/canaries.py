@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -129,10 +130,15 @@ class ConstantBlock:
         """Do nothing: a block holds no resources."""
 
 
+DECOY: Final = " decoy decoy decoy decoy."
+"""Differs from the text of the canary word in all that a word histogram counts."""
+
+
 def counting_model() -> Scripted:
-    """A model with a word that counts, the last of its vocabulary."""
+    """A model with two words that count: of the canary, and of the decoy."""
     words = [f" {chr(ord('a') + place % 26)}{place}" for place in range(COMMONEST)]
-    return Scripted([*words, CANARY_WORD], lambda _: [1.0] * (COMMONEST + 1))
+    vocabulary = [*words, CANARY_WORD, " decoy", "."]
+    return Scripted(vocabulary, lambda _: [1.0] * len(vocabulary))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,14 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot.account.reservation import Reservation, Terms
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
 from dpfewshot.audit.canaries import (
     CANARY_WORD,
+    DECOY,
     EchoCanary,
     WorstCaseModel,
     counting_model,
@@ -40,7 +42,7 @@ from dpfewshot.audit.canaries import (
     text_of_unit,
 )
 from dpfewshot.audit.findings import AuditFinding, Figure
-from dpfewshot.audit.premises import Expected, changed_by_company
+from dpfewshot.audit.premises import Expected, Watch, changed_by_company
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.generation import Generation, unaccounted
 from dpfewshot.generation.histogram_loop import HistogramLoop
@@ -127,7 +129,8 @@ def canary_game(
             return _finding(table, stratum.spend, beta, [table.released_texts()])
         if set_up.mechanism.draws_once:
             bar.total = 2 * plays
-            return _finding(table, stratum.spend, beta, [table.one_histogram()])
+            drawn = table.histogram_draws()
+            return _finding(table, stratum.spend, beta, [table.one_histogram()], drawn=drawn)
         bar.total = table.ticks
         outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
         demonstration, drawn = table.one_demonstration()
@@ -247,22 +250,25 @@ class _Table:
         return self._played(game, canaries, [without, present])
 
     def one_histogram(self) -> Outcome:
-        """Play the one release of a word histogram, with canaries alone and with no record at all."""
-        draws, rate = self.stratum.draws, self.stratum.sampling_rate
-        if draws.fixed_size is not None:  # such draws need all n units
-            draws, rate = replace(draws, sampling_rate=1.0, fixed_size=None), Fraction(1)
+        """Play a word histogram with canaries alone, and with none or decoys. See `one_draw`."""
+        stratum = self.stratum
+        draws = replace(stratum.draws, sampling_rate=1.0, fixed_size=None)  # so noise alone hides a canary
         game = self._game("one histogram", draws, 1, 1)
         canaries = game.most_canaries(self._one_of(_RARE), _MOST_CANARIES)
-        plan = self._plan(replace(self.stratum, sampling_rate=rate, draws=draws), sampling=POISSON)
+        plan = self._plan(replace(stratum, sampling_rate=Fraction(1), draws=draws), sampling=POISSON)
+        model, no_words = counting_model(), ExpectedWords()
 
-        model = counting_model()
-        words = features(CANARY_WORD, model.tokenize)
-        row = row_sum([words], model.vocabulary_size, ExpectedWords()).astype(np.float64)  # beyond 64 bits
+        def row(text: str) -> NDArray[np.float64]:
+            counted = row_sum([features(text, model.tokenize)], model.vocabulary_size, no_words)
+            return counted.astype(np.float64)  # products exceed 64 bits
 
-        def echoes(number: int) -> Iterator[float]:
-            """How many canaries each noisy sum looks like: its product with the row of one."""
+        adds = draws.row_change is RowChange.ADDED
+        direction = row(CANARY_WORD) - (0 if adds else row(DECOY))
+
+        def echoes(text: str, number: int) -> Iterator[float]:
+            """How many canaries each noisy sum looks like; a decoy looks like the opposite of one."""
             records = [
-                Record(CANARY_WORD, self.label, str(unit) if self._named else None)
+                Record(text, self.label, str(unit) if self._named else None)
                 for unit in range(number)
                 for _ in range(self._canary)
             ]
@@ -279,12 +285,20 @@ class _Table:
             )
             loop = HistogramLoop(model, set_up.task.layout)
             for _ in range(self.plays):
-                total, *_ = loop.noisy_sum(request, ExpectedWords())
-                yield float(total @ row) / float(row @ row)
+                total, *_ = loop.noisy_sum(request, no_words)
+                yield float(total @ direction) / float(direction @ row(CANARY_WORD))
                 self._tick()
 
-        played = list(echoes(0)), list(echoes(canaries))
-        return self._outcome(game, canaries, float(rate) * canaries / 2, played)
+        played = list(echoes(DECOY, 0 if adds else canaries)), list(echoes(CANARY_WORD, canaries))
+        return self._outcome(game, canaries, canaries / 2 if adds else 0, played)
+
+    def histogram_draws(self) -> Sequence[Expected]:
+        """Watch how units are drawn for a word histogram, as planned."""
+        watch, sampler = Watch(), self.set_up.sampler(self.stratum)
+        sizes = self.set_up.bodies(self.stratum, 0).sizes
+        for _ in range(self.plays):
+            watch.drawn([[unit for unit, _ in subset] for subset in sampler.draw(sizes)])
+        return watch.against(self.stratum.draws, len(sizes), self.beta)
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""

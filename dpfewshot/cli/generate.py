@@ -127,7 +127,7 @@ def _conclude(demonstrations: Demonstrations, project: Project) -> None:
     if demonstrations.certified and (spent := demonstrations.spent):
         stages()(f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("delete the line of a text that misses its label, without a look at records: then nothing is lost")
+        stages()("delete the line of a text that misses its label, without comparing it with records")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')

@@ -146,7 +146,12 @@ class StratumRun:
                 tokens = min(tokens, len(begun) + own * settings.tokens_per_draw)
             elif left < each:
                 return None
-            return self.release(label, tokens, stop, on_token) if tokens else None
+            try:
+                return self.release(label, tokens, stop, on_token) if tokens else None
+            except BudgetExceeded:
+                if self.draws_left:
+                    raise
+                return None
 
     def make_all(self, labels: Sequence[str], stop: StopSignal, set_up: SetUp) -> Iterator[Demonstration]:
         """`make` one of each of these labels with a set-up like its own, of a worker's backend."""

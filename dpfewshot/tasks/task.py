@@ -103,13 +103,14 @@ class Task:
         self._check_descriptions()
 
     def _check_descriptions(self) -> None:
-        described: object = self.label_descriptions or {}
+        described: object = {} if self.label_descriptions is None else self.label_descriptions
         if not isinstance(described, Mapping):
             raise InvalidTask("the task's label_descriptions must be a table: a description for each label")
+        object.__setattr__(self, "label_descriptions", dict(described) or None)  # the caller's may change
         for label, meaning in described.items():
             if label not in (self.labels or ()):
                 raise InvalidTask(f"the task has no label {label!r}, which label_descriptions describes")
-            _check_line(meaning, f"description of label {label!r}")
+            _check_line(meaning, f"label_descriptions of {label!r}")
 
     def _check_schema(self) -> None:
         if self.schema == "":

@@ -336,6 +336,20 @@ def test_a_text_whose_record_came_late_is_its_own_runs(ledger: str, monkeypatch:
     assert len({one.certificate.run for one in made.generate_all(resume="b") if one.certificate}) == 1
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_draw_whose_answer_is_lost_costs_its_label_alone(
+    ledger: str, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    made = synthesizer(ledger=ledger, labels=["refund", "delivery"], max_tokens=4)
+    fails_once(monkeypatch, "draw", after=True)
+    with pytest.raises(dpf.LedgerError):
+        made.generate_all(resume=resume)
+    told = list[dpf.Demonstration]()
+    with pytest.raises(dpf.BudgetExceeded, match="1 of 'refund' cannot be made"):
+        made.generate_all(resume=resume, on_demonstration=told.append)
+    assert [one.label for one in told] == ["delivery"]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_ledger_that_fails_in_the_middle_leaves_a_run_that_the_same_synthesizer_continues(
     ledger: str, monkeypatch: pytest.MonkeyPatch, after: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import event
 
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts
@@ -45,6 +47,26 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_an_interrupt_within_a_statement_leaves_no_lock(file: Path) -> None:
+    """Its traceback keeps the cursor alive, and with it what SQLite holds for it."""
+    with closing(Database(f"sqlite:///{file}")) as database, closing(sqlite3.connect(file)) as another:
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        def write() -> None:
+            with database.write() as connection:
+                connection.exec_driver_sql("CREATE TABLE one (row)")
+                event.listen(connection, "after_cursor_execute", interrupt)
+                connection.exec_driver_sql("SELECT count(*) FROM one")
+
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            write()
+        another.execute("PRAGMA busy_timeout = 0")
+        another.execute("BEGIN IMMEDIATE")
+        assert interrupted.tb is not None
 
 
 def test_processes_get_the_file_in_the_order_in_which_they_asked(file: Path) -> None:

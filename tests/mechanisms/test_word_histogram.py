@@ -31,6 +31,7 @@ from dpfewshot.mechanisms.word_histogram import (
 from dpfewshot.planning.settings import Settings
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from dpfewshot.sampling import PoissonSampler
 from tests.support.laws import IMPOSSIBLE
 
 VOCABULARY = 40
@@ -356,7 +357,9 @@ def test_a_task_that_it_cannot_serve_is_refused(model, task, settings, message):
         (Settings(), 1.0, "passed"),
         (Settings(), 0.7, "failed"),
         (Settings(prompts_per_draw=90), 1.0, "passed"),
-        (Settings(prompts_per_draw=90), 0.25, "failed"),  # of half the noise one game of two is not refuted
+        (Settings(prompts_per_draw=90), 0.7, "failed"),
+        (Settings(sampling="fixed-size"), 1.0, "passed"),
+        (Settings(sampling="fixed-size"), 0.7, "failed"),  # nearly the √2 of a replaced row
     ],
 )
 def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, verdict, settings):
@@ -371,3 +374,12 @@ def test_the_canary_game_refutes_too_little_noise(monkeypatch, model, share, ver
     assert least.value > 0.4 * least.reference, "the game has power"
     with pytest.raises(InvalidPlan, match="one release"):
         canary_game(synthesizer(model), plays=100, texts_only=True)
+
+
+def test_the_canary_game_refutes_units_drawn_more_often(monkeypatch, model):
+    rate = PoissonSampler.__init__
+    monkeypatch.setattr(
+        PoissonSampler, "__init__", lambda self, q, *others: rate(self, min(Fraction(1), 2 * q), *others)
+    )
+    finding = canary_game(synthesizer(model, settings=Settings(prompts_per_draw=30)), plays=1000)
+    assert "share of draws that hold a unit" in finding.statement

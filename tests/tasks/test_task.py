@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,13 +61,25 @@ def test_an_example_that_no_prompt_can_show_is_refused(settings: dict[str, Any],
     ("described", "trouble"),
     [
         ({"Angry": "shouting"}, "has no label 'Angry'"),
-        ({"Glad": "a\nb"}, "description of label 'Glad' must be one line"),
+        ({"Glad": "a\nb"}, "label_descriptions of 'Glad' must be one line"),
+        ({"Glad": ""}, "label_descriptions of 'Glad' is empty"),
         ("Glad", "must be a table"),
+        (False, "must be a table"),
     ],
 )
 def test_a_description_that_no_prompt_can_show_is_refused(described: Any, trouble: str) -> None:
     with pytest.raises(InvalidTask, match=trouble):
         Task(**MOOD, label_descriptions=described)
+
+
+def test_descriptions_are_the_tasks_own() -> None:
+    given = UserDict({"Glad": "smiling"})
+    task = Task(**MOOD, label_descriptions=given)
+    given["Glad"] = "another"
+    assert task.described("Glad") == "Glad (smiling)"
+    assert Task(**MOOD, label_descriptions={}) == Task(**MOOD)
+    assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301 - our own
+    assert {task: 1}[Task(**MOOD, label_descriptions={"Glad": "smiling"})] == 1
 
 
 @pytest.mark.parametrize("task", BUILT_IN, ids=lambda task: task.name)
