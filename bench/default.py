@@ -35,6 +35,8 @@ DEFAULT = Path(__file__).parent / "results/default.jsonl"
 ITEMS = 120
 SHOTS = 2  # of a label
 MODEL = "Qwen2.5-Coder 1.5B"
+NAME, NO_RECORDS = "default", "no records"
+"""Of the conditions."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Default:
     """What a user gets with no setting of his own."""
 
     max_tokens: int
-    name: str = "default"
+    name: str = NAME
 
     def demonstrations(self, request: Request) -> dpf.Demonstrations:
         """The requested ones, under (ε, δ)."""
@@ -66,7 +68,7 @@ class NoRecords:
     """The same model in the same chat template, without any record (ε = 0)."""
 
     max_tokens: int
-    name: str = "no records"
+    name: str = NO_RECORDS
 
     def demonstrations(self, request: Request) -> dpf.Demonstrations:
         """The requested ones."""
