@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
-    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30)
+    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=1024)
     results = Shown(DEFAULT)
     for repetition in range(given.repetitions):
         for data in SETS:
