@@ -57,7 +57,7 @@ def test_a_file_of_rows_loads(path) -> None:
     assert rows(path.name)
 
 
-@pytest.mark.parametrize("name", ["utility.jsonl", "peers-accuracy.jsonl"])
+@pytest.mark.parametrize("name", ["utility.jsonl", "default.jsonl", "peers-accuracy.jsonl"])
 def test_every_cell_loads_and_is_written_as_it_was(name) -> None:
     lines, cells = rows(name), Results(RAW / name).cells
     assert [cell.as_dict() for cell in cells] == lines
