@@ -62,11 +62,9 @@ models: .venv/dev
 
 # Accuracy on the papers' five tasks, into docs/results/utility.md. Takes hours; an interrupted run resumes.
 # DATA=folder of the data sets; STORE=folder outside of the project for the demonstrations.
-WRITER := models/gemma-3-270m-q4_k_m.gguf
 utility: models .venv/compiled
 	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE)
 	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --user qwen
-	$(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --certified $(WRITER)
 	for n in 300 1000 5000; do $(COMPILED) $(BIN)/python -m bench.utility $(DATA) $(STORE) --task agnews --records $$n; done
 	$(BIN)/python -m bench.pages
 	$(BIN)/python -m bench.readme

@@ -1,7 +1,6 @@
 """Accuracy on the papers' five tasks, beside the papers' baselines: bench/results/utility.jsonl.
 
     python -m bench.utility DATA STORE [--user qwen] [--task NAME ...]
-    python -m bench.utility DATA STORE --certified MODEL.gguf      # the default mechanism, certified, through llama.cpp
     python -m bench.utility DATA STORE --records 300 --task agnews # ours from the first records
     python -m bench.pages                                          # the tables of docs/results/utility.md
 
@@ -40,9 +39,8 @@ from dpfewshot.evaluation import (
 from dpfewshot.evaluation.conditions import INSTRUCTION_ONLY, NON_PRIVATE_SAMPLE
 from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, InvisibleInk, Mechanism, PublicCentred, ReportNoisyMax
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, Mechanism, PublicCentred, ReportNoisyMax
 from dpfewshot.mechanisms.adadpsyn import published
-from dpfewshot.planning.defaults import CANDIDATES, TEMPERATURE
 
 ROOT = Path(__file__).parents[1]
 RAW = ROOT / "bench/results/utility.jsonl"
@@ -302,13 +300,6 @@ def plain(data: DataSet, mechanism: Mechanism = OURS, name: str = "public-centre
     return Synthetic(name, mechanism, data.our_prompts, 1, data.our_tokens or data.max_tokens)
 
 
-def by_default(data: DataSet) -> Condition:
-    """The default mechanism, certified, on one draw a demonstration; the planner decides M."""
-    tokens, mechanism = data.our_tokens or data.max_tokens, InvisibleInk(CANDIDATES, TEMPERATURE)
-    name = f"{mechanism.name}, {CERTIFIED}"
-    return data.told(Synthetic(name, mechanism, None, 1, tokens, allow_batch_variance=False))
-
-
 def tang(data: DataSet) -> Condition:
     """Tang's Gaussian, in the paper's size."""
     size = (data.prompts, data.records_per_prompt, data.max_tokens)
@@ -361,8 +352,6 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("--user", choices=MODELS, default="gemma")
     parser.add_argument("--task", choices=DATA_SETS, action="append")
-    parser.add_argument("--certified", metavar="MODEL", help="a GGUF file of the writer's weights")
-    parser.add_argument("--repetition", type=int, default=0, help="of the certified runs")
     parser.add_argument("--records", type=int, help="the first ones alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024, help="tokens: fewer are faster")
@@ -370,17 +359,6 @@ def main() -> None:
     given.store.mkdir(parents=True, exist_ok=True)
     model = backend(given.user, given.threads, given.context)
     results, name = Shown(RAW), MODELS["gemma"][0]
-    if given.certified:
-        alone = dpf.backends.LlamaCpp(given.certified, context_tokens=512, threads=given.threads)
-        for epsilon, task in itertools.product(CERTIFIED_EPSILONS, given.task or DATA_SETS):
-            data = DATA_SETS[task]
-            one = experiment(data, given.data, alone, f"{name}, {CERTIFIED}", model)
-            evaluate(
-                one,
-                [Trial(Stored(by_default(data), given.store), epsilon, SHOTS, given.repetition)],
-                results,
-            )
-        return
     if given.records:
         for task in given.task or ("agnews",):
             data = DATA_SETS[task]

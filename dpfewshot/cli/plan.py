@@ -87,7 +87,7 @@ _NEXT_TO_NOTHING: Final = 0.01
 _LISTED: Final = 6
 """The most labels that are listed one by one."""
 
-_OF_A_LETTER: Final = re.compile(r"^Dear\b|\[[^\]]*|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
+_OF_A_LETTER: Final = re.compile(r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
 
 _TRIED, _TRIED_TOKENS = 6, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""

@@ -169,9 +169,9 @@ def prompt_format(task: Task) -> PromptFormat:
     """The prompt format for a task's demonstrations.
 
     A built-in task has the wording of Tang et al. (ICLR 2024), Tables 7 and 8. Any other wording is made of
-    the task's field names and labels.
+    the task's field names, labels and their descriptions.
     """
-    built_in = _BUILT_IN.get(task.name)
+    built_in = None if task.label_descriptions else _BUILT_IN.get(task.name)
     if built_in is not None and built_in.labels == task.labels and not task.text_fields:
         return replace(built_in, multiline=task.multiline)
     return PromptFormat(

@@ -20,6 +20,7 @@ from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
 from tests.support.commands import Run, Terminal
+from tests.support.factory import demonstration
 from tests.support.processes import environment
 from tests.support.scripts import Desk
 
@@ -433,6 +434,17 @@ def test_every_command_runs_without_options(made: Run) -> None:
         assert (status, "this run has no guarantee: name another file" in err) == (2, True)
     status, _, err = made("generate")  # a second plan does not fit the account
     assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("text", "letter"), [("Dear [Bank Name],", True), ("Where is my parcel?", False)])
+def test_a_plan_says_when_texts_without_records_read_like_letters(
+    made: Run, monkeypatch: pytest.MonkeyPatch, text: str, letter: bool
+) -> None:
+    written = [demonstration(text, label) for label in LABELS]
+    monkeypatch.setattr("dpfewshot.baselines.instruction_only_demonstrations", lambda *_, **__: written)
+    out = made("plan", "--set", "probe_seconds=0.01")[1]
+    assert f"{LABELS[0]}: {text}\n" in out
+    assert ("these read like letters; if yours" in out) is letter
 
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:

@@ -35,6 +35,8 @@ def test_a_task_of_ones_own_has_its_own_words_whatever_its_name() -> None:
     described = dataclasses.replace(TASK, label_descriptions={"delivery": "where is it?"})
     told = prompt_format(described).prompt([], "my money")
     assert "Answer with one of: refund, delivery.\ndelivery: where is it?\n\nTicket: my money" in told
+    questions = dataclasses.replace(TREC, label_descriptions={"Entity": "a thing"})
+    assert "\nEntity: a thing\n\n" in prompt_format(questions).prompt([], "Why ?")
     namesake = dataclasses.replace(TREC, labels=("Yes", "No"))
     assert prompt_format(namesake).labels == ("Yes", "No")
     assert prompt_format(namesake).text_field == "Text"
