@@ -1,4 +1,4 @@
-"""Accuracy in use of the settings that `init` writes, certified: bench/results/default.jsonl.
+"""Accuracy in use of the default settings, certified, without a holdout: bench/results/default.jsonl.
 
     dpfewshot model get qwen-1.5b
     python -m bench.default DATA     # two hours and more on two cores; an interrupted run resumes
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ import dpfewshot as dpf
 from bench.texts import BANK, messages
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.evaluation import (
-    Cell,
     Experiment,
     NonPrivateSample,
     Request,
@@ -116,22 +114,6 @@ def trials(data: Set, repetition: int) -> Iterator[Trial]:
         yield Trial(ZeroShot(), 0.0, 0)
 
 
-class Shown(Results):
-    """Results that print each new cell after its texts."""
-
-    def add(self, cell: Cell) -> None:
-        """See `Results.add`."""
-        super().add(cell)
-        line = cell.as_dict()
-        right = line["outcomes"].count("1") / len(line["outcomes"])
-        print(
-            json.dumps(
-                [cell.task, cell.condition, cell.epsilon_asked, cell.repetition, right, line["details"]]
-            ),
-            flush=True,
-        )
-
-
 def main() -> None:
     """Measure the missing cells, a repetition after the other."""
     parser = argparse.ArgumentParser(
@@ -141,7 +123,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
     model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=1024)
-    results = Shown(DEFAULT)
+    results = Results(DEFAULT)
     for repetition in range(given.repetitions):
         for data in SETS:
             one = Experiment(
