@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from bench.utility import (
     BASELINES,
     CERTIFIED,
-    CERTIFIED_EPSILONS,
     DATA_SETS,
     EPSILONS,
     MODELS,
@@ -324,31 +323,6 @@ def certified() -> Lines:
     return table(head, made)
 
 
-def by_contrast() -> Lines:
-    """Recorded runs of a mechanism that is no longer offered, beside what reads no record and what protects none."""
-    made = []
-    for task in DATA_SETS:
-        runs = [
-            cell
-            for cell in cells()
-            if cell.task == task and cell.condition.startswith(f"softmax-choice, {CERTIFIED}")
-        ]
-        for calibration in calibrations_of(task) if runs else ():
-            found = summaries(WRITER, calibration)
-            each = (
-                ", ".join(
-                    f"{accuracy(cell, calibration):.1f}" for cell in runs if cell.epsilon_asked == epsilon
-                )
-                for epsilon in CERTIFIED_EPSILONS
-            )
-            beside = [(ZERO_SHOT, 0.0), (NOTHING_READ[task], 0.0), (NON_PRIVATE_SAMPLE, None)]
-            zero_shot, nothing_read, private = (shown(found.get((task, *name))) for name in beside)
-            name = task if DATA_SETS[task].free else f"{task}, {calibration}"
-            made.append([name, zero_shot, nothing_read, *each, private])
-    head = "task | no demonstrations | ε = 0 | certified, ε = 1, each run | certified, ε = 4, each run | real records"
-    return table(head, made)
-
-
 def by_population() -> Lines:
     """Ours from the first records, and from all."""
     made = []
@@ -497,7 +471,6 @@ def of_model(model: str, key: str) -> dict[str, Table]:
 
 PAGES: dict[str, dict[str, Table]] = {
     "docs/results/utility.md": {
-        "contrast": by_contrast,
         "certified": certified,
         "population": by_population,
         "sizes": sizes,

@@ -72,7 +72,6 @@ BASELINES = (INSTRUCTION_ONLY, f"{INSTRUCTION_ONLY}, public examples")
 """Demonstrations that read no record."""
 
 CERTIFIED = "certified"
-CERTIFIED_EPSILONS = (1.0, 4.0)
 
 DIRECTORS = (
     "steven spielberg", "alfred hitchcock", "quentin tarantino", "martin scorsese", "stanley kubrick", "james cameron",
