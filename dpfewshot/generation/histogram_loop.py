@@ -3,15 +3,17 @@
 First the model writes texts without any record: their words are expected. Then one draw of records is charged
 and counted for all texts of a label. Everything else reads public numbers:
 
-1. A candidate begins with one of the records' first words, and its prompt names two of their words and their
-   length, all drawn by their noisy shares.
-2. The model writes it from that prompt, without any record.
+1. A candidate begins with one of the records' first words, drawn by its noisy share, and its prompt says how
+   long it shall be.
+2. The model writes on, without any record. At each token the records' words that the text lacks become
+   likelier, the more so the larger their noisy shares; where none makes sense, none comes.
 3. The candidate whose own row has the largest product with the histogram is released, if it ends and opens
-   otherwise than earlier texts. Its mean log-probability counts too, so that it makes sense.
+   otherwise than earlier texts. What the model itself gives its tokens counts too, so that it makes sense.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -45,17 +47,17 @@ _DECODING: Final = Decoding(temperature=0.7, top_p=0.9)
 
 _TOP_K: Final = 100
 
-_SENSE: Final = 0.05
+_WEIGHT: Final = 3.0
+"""Nats that the word of the largest share gains; others gain by the root of their share."""
+
+_SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
 
 _WORST: Final = 100.0
 """Nats that put a candidate behind all others: no sentence ends, or it has a place for a name."""
 
-_NAMED: Final = 2
-"""Words of the records that a prompt names."""
-
 _SHORTEST: Final = 3
-"""Letters of a word that a prompt names."""
+"""Letters of a word that becomes likelier."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -65,12 +67,10 @@ class _Candidate:
     """A text that may be released, while it is written.
 
     Attributes:
-        hint: public tokens of its prompt, between the label and the text.
-        logprobs: of its tokens but the first word.
+        logprobs: of its tokens but the first word, by the model alone.
         failed: whether the model gave no token any probability.
     """
 
-    hint: list[int]
     draft: Draft | ShapedDraft
     logprobs: list[float] = field(default_factory=list)
     failed: bool = False
@@ -120,8 +120,8 @@ class HistogramLoop(TokenLoop):
             kept = of_noisy_sum(*self.noisy_sum(request, expected), expected).as_dict()
             request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
-        begun = [self._begun(histogram, request.max_tokens) for _ in range(CANDIDATES)]
-        allowed = _allowed(self._written(begun, request), request.earlier)
+        begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
+        allowed = _allowed(self._written(begun, request, histogram), request.earlier)
         best = max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize))
         request.released.extend(best.tokens)
         yield from best.tokens
@@ -137,8 +137,7 @@ class HistogramLoop(TokenLoop):
     def _expected(self, request: TextRequest) -> Expected:
         """The words of texts that the model writes without records: all that it might write at each place."""
         seen = np.zeros((2, self.backend.vocabulary_size))
-        begun = [_Candidate([], self.draft()) for _ in range(EXPECTING)]
-        self._written(begun, request, seen)
+        self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
         return Expected.of(seen[0], seen[1], self.backend)
 
     def _counted(self, request: TextRequest) -> Iterator[Features]:
@@ -164,16 +163,20 @@ class HistogramLoop(TokenLoop):
         self,
         candidates: Sequence[_Candidate],
         request: TextRequest,
+        histogram: Histogram | None = None,
+        *,
         seen: NDArray[np.float64] | None = None,
     ) -> list[_Candidate]:
-        """What the model makes of these beginnings, side by side.
+        """What the model makes of these beginnings, side by side, with the words and length of a histogram.
 
         `seen` takes the sum of the probabilities of each token, and of those at the beginning, shape (2, V).
         """
-        max_tokens = request.max_tokens
-        hinted = [request.prompts.hinted(one.hint) for one in candidates]
-        suffixes = [[*each.public_suffix, *one.tokens] for each, one in zip(hinted, candidates, strict=True)]
-        with closing_block(self.backend, hinted[0].prefix, suffixes, max_tokens) as block:
+        max_tokens, prompts, gains = request.max_tokens, request.prompts, {}
+        if histogram is not None:
+            prompts = prompts.hinted(self._length(histogram, max_tokens))
+            gains = self._gains(histogram)
+        suffixes = [[*prompts.public_suffix, *one.tokens] for one in candidates]
+        with closing_block(self.backend, prompts.prefix, suffixes, max_tokens) as block:
             while writing := [
                 (place, one)
                 for place, one in enumerate(candidates)
@@ -185,48 +188,50 @@ class HistogramLoop(TokenLoop):
                     if seen is not None:
                         shares = np.exp(np.minimum(np.nan_to_num(rows[place], nan=-np.inf), 0))
                         seen[: 1 if one.tokens else 2] += shares
-                    self._go_on(one, rows[place], max_tokens - len(one.tokens))
+                    self._go_on(one, rows[place], gains, max_tokens - len(one.tokens))
                 block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)
         return written
 
-    def _begun(self, histogram: Histogram, max_tokens: int) -> _Candidate:
-        """A candidate's beginning, and the words that its prompt names."""
+    def _length(self, histogram: Histogram, max_tokens: int) -> list[int]:
+        """What a prompt says of the length, in tokens."""
+        told = self.backend.tokenize(f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words")
+        return told if len(told) <= MOST_HINT else []
+
+    def _beginning(self, histogram: Histogram) -> list[int]:
+        """One of the records' first words, drawn by its share, if any is known."""
+        if not histogram.firsts:
+            return []
+        tokens, shares = [*histogram.firsts], np.array([*histogram.firsts.values()])
+        return [tokens[Decoding(temperature=1.0).choose(shares, self.random_source)]]
+
+    def _gains(self, histogram: Histogram) -> dict[int, float]:
+        """The nats that the tokens of the records' words gain: they begin no text, and have some letters."""
         begun = {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
         spelled = {word: self.backend.detokenize([word]).strip() for word in histogram.words}
-        left = {
+        shares = {
             word: share
             for word, share in histogram.words.items()
             if spelled[word] not in begun and len(spelled[word]) >= _SHORTEST
         }
-        words: list[int] = []
-        while left and len(words) < _NAMED:
-            words.append(self._drawn(left))
-            del left[words[-1]]
-        hint = f"\nWords: {', '.join(spelled[word] for word in words)}" if words else ""
-        hint += f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words"
-        beginning = [self._drawn(histogram.firsts)] if histogram.firsts else []
-        told = self.backend.tokenize(hint)
-        return _Candidate(told if len(told) <= MOST_HINT else [], self.draft(beginning))
+        return {word: _WEIGHT * math.sqrt(share / max(shares.values())) for word, share in shares.items()}
 
-    def _go_on(self, one: _Candidate, row: Logprobs, left: int) -> None:
-        """Add a candidate's next token, drawn from the model's likeliest, or note that there is none."""
-        support = one.draft.support(_among, row, left)
-        scores = row[support].astype(np.float64)
+    def _go_on(self, one: _Candidate, row: Logprobs, gains: Mapping[int, float], left: int) -> None:
+        """Add a candidate's next token, drawn from the likeliest, or note that there is none."""
+        weighed = row.copy()
+        for word, gain in gains.items():
+            if word not in one.tokens:
+                weighed[word] += gain
+        support = one.draft.support(_among, weighed, left)
+        scores = weighed[support].astype(np.float64)
         scores[~np.isfinite(scores)] = -np.inf
         if np.isneginf(scores).all():
             one.failed = True
             return
         place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
-        one.add(support[place], float(scores[place]))
-
-    def _drawn(self, shares: Mapping[int, float]) -> int:
-        """A token, drawn by its share."""
-        tokens = list(shares)
-        each = np.array([shares[token] for token in tokens])
-        return tokens[Decoding(temperature=1.0).choose(each, self.random_source)]
+        one.add(support[place], float(row[support[place]]))
 
 
 def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:

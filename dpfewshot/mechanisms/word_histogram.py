@@ -76,8 +76,8 @@ _LOOKED_AT: Final = 5_000
 CANDIDATES: Final = 12
 """Candidates that a model writes for one text."""
 
-MOST_HINT: Final = 24
-"""The most tokens by which a prompt names words and a length."""
+MOST_HINT: Final = 12
+"""The most tokens by which a prompt names a length."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 

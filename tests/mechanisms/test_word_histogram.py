@@ -16,7 +16,7 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
-from dpfewshot.generation.histogram_loop import HistogramLoop
+from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate
 from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
@@ -290,6 +290,24 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
     request = TextRequest(None, None, None, None, prompts, 3, [])
     expected = loop._expected(request)  # noqa: SLF001 - before anything is charged
     assert expected == Expected(firsts=frozenset({0, 3, 4, 5, 6, 7}))  # these are no subjects
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_the_records_words_become_likelier_until_a_text_has_them(possible):
+    words = [f" {letter * 3}" for letter in "abcdefgh"]
+    each = 1 / (7 + possible)
+    model = dpf.backends.Scripted(words, lambda _: [each * possible, *[each] * 7])
+    histogram = Histogram({0: 0.4, 1: 0.1}, {}, [1.0] * word_histogram.LENGTHS, [1.0] * 4)
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    begun = [_Candidate(loop.draft()) for _ in range(200)]
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), histogram)  # noqa: SLF001
+    places = [Counter(one.tokens[place] for one in written if len(one.tokens) > place) for place in (0, 1)]
+    assert (places[0][0] > 100) is possible
+    assert places[1][0] < 60  # those that have it already do not seek it again
+    assert places[0][1] > places[0][2]
+    logprobs = [logprob for one in written for logprob in one.logprobs]
+    assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
 
 def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model, monkeypatch):
