@@ -191,7 +191,8 @@ def test_files_that_are_no_model_are_refused_and_llama_cpp_prints_nothing(tmp_pa
     damaged.write_bytes(b"GGUF" + bytes(64))
     for path, message in (
         (tmp_path / "none.gguf", "does not exist"),
-        (tmp_path, "is a directory"),
+        (tmp_path, "Is a directory; name a .gguf"),
+        (tmp_path / ("a" * 300), "File name too long"),
         (text, "is not GGUF"),
         (damaged, "cannot load"),
     ):

@@ -68,7 +68,7 @@ def test_a_plan_says_how_sure_its_epsilon_lets_a_reader_become(epsilon: float) -
     """
     made = synthesizer(budget=dpf.PrivacyBudget(epsilon, 1e-5)).plan
     (sentence,) = (one for one in made.notes if one.startswith(f"epsilon {epsilon_text(made.epsilon or 0)}"))
-    found = re.search(r"at most ([\d.]+) % sure, delta aside", sentence)
+    found = re.search(r"at most ([\d.]+) % sure, but for a chance of", sentence)
     assert found is not None
     with localcontext(prec=900):
         odds = Decimal(made.epsilon or 0).exp()

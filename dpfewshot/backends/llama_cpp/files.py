@@ -104,8 +104,6 @@ def shards_of(path: Path) -> list[Path]:
 
 def check_file(path: Path) -> None:
     """Refuse a path that is not a GGUF file, before llama.cpp sees it."""
-    if path.is_dir():
-        raise BackendError(f"model {str(path)!r} is a directory: name the .gguf file in it")
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -114,7 +112,9 @@ def check_file(path: Path) -> None:
             f"model file {str(path)!r} does not exist: check the path, or run: dpfewshot model"
         ) from error
     except OSError as error:
-        raise BackendError(f"model file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise BackendError(
+            f"model file {str(path)!r} cannot be read: {error.strerror}; name a .gguf file"
+        ) from error
     if magic != _MAGIC:
         raise BackendError(
             f"model file {str(path)!r} is not GGUF: convert the model, or download its .gguf file"
