@@ -23,6 +23,7 @@ from dpfewshot.evaluation import (
     NonPrivateSample,
     Request,
     Results,
+    Synthetic,
     Trial,
     ZeroShot,
     evaluate,
@@ -35,30 +36,6 @@ SHOTS = 2  # of a label
 MODEL = "Qwen2.5-Coder 1.5B"
 NAME, NO_RECORDS = "default", "no records"
 """Of the conditions."""
-
-
-@dataclass(frozen=True)
-class Default:
-    """What a user gets with no setting of his own."""
-
-    max_tokens: int
-    name: str = NAME
-
-    def demonstrations(self, request: Request) -> dpf.Demonstrations:
-        """The requested ones, under (ε, δ)."""
-        budget = dpf.PrivacyBudget(request.epsilon or 0.0, request.delta)
-        with dpf.Synthesizer(
-            request.task,
-            request.records,
-            request.backend,
-            budget=budget,
-            max_tokens=self.max_tokens,
-            shots_per_label=request.shots_per_label,
-        ) as synthesizer:
-            made = synthesizer.generate_all(
-                on_demonstration=lambda one: print(one.label, "|", one.text, flush=True)
-            )
-        return request.in_order(made)
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,6 @@ class NoRecords:
             shots=request.shots_per_label,
             max_tokens=self.max_tokens,
         )
-        print(*(f"{one.label} | {one.text}" for one in made), sep="\n", flush=True)
         return request.in_order(made)
 
 
@@ -106,10 +82,11 @@ SETS = (
 def trials(data: Set, repetition: int) -> Iterator[Trial]:
     """The conditions of a repetition."""
     shots = SHOTS * len(data.task.labels or ())
-    yield Trial(Default(data.max_tokens), 1.0, shots, repetition)
+    default = Synthetic(NAME, None, prompts_per_draw=None, max_tokens=data.max_tokens)
+    yield Trial(default, 1.0, shots, repetition)
     yield Trial(NoRecords(data.max_tokens), 0.0, shots, repetition)
     yield Trial(NonPrivateSample(), None, shots, repetition)
-    yield Trial(Default(data.max_tokens), 4.0, shots, repetition)
+    yield Trial(default, 4.0, shots, repetition)
     if not repetition:
         yield Trial(ZeroShot(), 0.0, 0)
 
