@@ -259,8 +259,8 @@ class Synthesizer:
     async def agenerate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:
         """`generate` for asyncio: in a thread, so that the event loop stays free.
 
-        When it is cancelled, the thread stops before the next token. What was drawn stays charged, a plan
-        that drew nothing is given back, and nothing stays locked.
+        When it is cancelled, the thread stops before the next token, but for a count of words that has begun.
+        What was drawn stays charged, a plan that drew nothing is given back, and nothing stays locked.
         """
         self.set_up.plan.stratum_of(label)  # refuses a label that is not planned
         tokens = self._at_most(max_tokens)

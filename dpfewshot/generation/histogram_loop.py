@@ -128,9 +128,9 @@ class HistogramLoop(TokenLoop):
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Count the rows of a draw, charge it and release their sum. See `HistogramRelease.noisy_sum`."""
+        request.stop.check()  # not later: whether it is charged would tell how long the count takes
         # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
         total = row_sum(self._counted(request), self.backend.vocabulary_size, expected)
-        request.stop.check()
         release = cast("HistogramRelease", request.release)
         return release.noisy_sum(total, request.reservation.draw())
 
@@ -144,6 +144,7 @@ class HistogramLoop(TokenLoop):
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
         drawn = [record for subset in request.sampler.draw(request.units.sizes) for record in subset]
         tokenize = lru_cache(maxsize=None)(self.backend.tokenize)  # each word once: a server is slow
+        none_if_unusable(self._works, public=self._works)  # whether it fails is no matter of the records
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
             [bodies] = request.units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:
@@ -239,7 +240,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     scores = np.nan_to_num(logprobs, nan=-np.inf)
     scores[list(excluded)] = -np.inf
     kept: list[int] = np.argpartition(-scores, min(_TOP_K, len(scores) - 1))[:_TOP_K].tolist()
-    return kept
+    return [token for token in kept if token not in excluded]  # a small vocabulary has no others
 
 
 def _opening(text: str) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def _likeliest(counts: NDArray[np.float64], backend: LogprobBackend, *, subject:
 def _is_word(token: int, backend: LogprobBackend, *, subject: bool) -> bool:
     """Whether a word may be counted by this token; with `subject`, as a word that tells of a subject."""
     word = backend.detokenize([token]).strip()
-    if subject and (token < COMMONEST or word != word.lower()):
+    if token in backend.end_token_ids or (subject and (token < COMMONEST or word != word.lower())):
         return False
     return _WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
 

@@ -16,7 +16,9 @@ from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.generation import histogram_loop
 from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate
+from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
@@ -319,6 +321,34 @@ def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model,
     assert run.spent == dpf.PrivacySpend(0, 0)
     backend.counting = False
     assert run.generate("Refund").certified
+
+
+def test_whether_a_cancelled_call_is_charged_does_not_tell_how_long_its_count_takes(model, monkeypatch):
+    backend, stop = Failing(model), StopSignal()
+    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+    run = synthesizer(backend)
+    monkeypatch.setattr(histogram_loop, "row_sum", lambda *given: stop.set() or row_sum(*given))
+    with pytest.raises(Stopped):
+        run._generation.release("Refund", 10, stop)  # noqa: SLF001 - as agenerate does
+    assert run.spent == run.plan.strata[0].spend
+    assert run.generate("Refund").certified
+
+
+def test_a_tokenizer_that_never_works_fails_whatever_the_records_are(model, monkeypatch):
+    backend = Failing(model)
+    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+    run = synthesizer(backend)
+    monkeypatch.setattr(HistogramLoop, "_works", backend.away)
+    with pytest.raises(BackendError, match="away"):
+        run.generate("Refund")
+    assert run.spent == dpf.PrivacySpend(0, 0)
+
+
+def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
+    model = dpf.backends.Scripted([" where", " is", "\n"], lambda _: [0.3, 0.3, 0.4], end_token_ids={0})
+    flat = Histogram({}, {0: 0.5, 1: 0.5}, [1.0] * word_histogram.LENGTHS, [1.0] * 4)
+    assert flat.spelled(model).firsts == {1: 0.5}
+    assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
 
 def test_prompts_are_in_the_models_template_unless_it_cannot_be_asked(model):
