@@ -115,7 +115,7 @@ def test_where_words_cannot_be_counted_tokens_are_drawn(task: dpf.Task, chosen: 
 
 def test_what_is_said_to_fit_without_records_in_prompts_fits() -> None:
     some = planner(mechanism=WordHistogram())
-    some.backend.context_tokens = 60
+    some.backend.context_tokens = 48
     with pytest.raises(InvalidPlan) as refused:
         some.check_lengths()
     [tokens, context] = map(int, re.findall(r"(?:max|context)_tokens=(\d+)", str(refused.value)))
