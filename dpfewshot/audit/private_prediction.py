@@ -5,7 +5,7 @@ number of prompts; a token is drawn from p = softmax(Σ z_i/(sτ)); p_(i) omits 
 
     loss of token x for record i     log p(x) - log p_(i)(x)
     worst loss of a token            its largest size over x and i: at most 2c/(sτ), the range of the change
-    loss of a run for record i       the sum over the released tokens: at most ε, except with probability ~δ
+    loss of a run for record i       the sum over the released tokens: at most ε, apart from δ
 
 The loop and mechanism of demonstrations release the tokens, which are then discarded. The losses follow from
 these formulas in floating point, with one record in each prompt.

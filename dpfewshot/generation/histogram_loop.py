@@ -217,7 +217,8 @@ class HistogramLoop(TokenLoop):
             for word, share in histogram.words.items()
             if spelled[word] not in begun and len(spelled[word]) >= _SHORTEST
         }
-        return {word: _WEIGHT * math.sqrt(share / max(shares.values())) for word, share in shares.items()}
+        largest = max(shares.values(), default=1.0)
+        return {word: _WEIGHT * math.sqrt(share / largest) for word, share in shares.items()}
 
     def _go_on(self, one: _Candidate, row: Logprobs, gains: Mapping[int, float], left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""

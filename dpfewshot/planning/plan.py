@@ -343,7 +343,7 @@ class GenerationPlan:
         meaning = (
             f"epsilon {epsilon_text(self.epsilon)} means: whoever reads the texts and is 50 % sure that a "
             f"given unit is in the records can become at most {percent_text(believed(0.5, self.epsilon))} "
-            f"sure, but for a chance of {delta_text(self.delta or 0.0)}"
+            f"sure, apart from delta {delta_text(self.delta or 0.0)}"
         )
         return (meaning, cut)
 

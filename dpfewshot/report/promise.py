@@ -65,7 +65,7 @@ class Promise:
 
     @property
     def odds_factor(self) -> float:
-        """e^ε, the largest change of any odds, except with probability δ."""
+        """e^ε, the largest change of any odds, apart from δ."""
         return math.exp(min(self.epsilon, _LARGEST_EXPONENT))
 
     @property

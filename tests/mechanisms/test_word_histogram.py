@@ -264,7 +264,9 @@ class Failing(dpf.backends.LogprobBackend):
     def detokenize(self, tokens):
         return self.model.detokenize(tokens)
 
-    def next_token_logprobs(self, prompts, support=None):  # noqa: ARG002 - it answers nothing
+    def next_token_logprobs(self, prompts, support=None):
+        if self.answers:
+            return self.model.next_token_logprobs(prompts, support)
         return np.full((len(prompts), self.vocabulary_size), np.nan, dtype=np.float32)
 
 
@@ -312,9 +314,8 @@ def test_the_records_words_become_likelier_until_a_text_has_them(possible):
     assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
 
-def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model, monkeypatch):
-    backend = Failing(model, counting=True)
-    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model):
+    backend = Failing(model, counting=True, answers=True)
     run = synthesizer(backend)
     with pytest.raises(BackendError):
         run.generate("Refund")
@@ -324,8 +325,7 @@ def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model,
 
 
 def test_whether_a_cancelled_call_is_charged_does_not_tell_how_long_its_count_takes(model, monkeypatch):
-    backend, stop = Failing(model), StopSignal()
-    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+    backend, stop = Failing(model, answers=True), StopSignal()
     run = synthesizer(backend)
     monkeypatch.setattr(histogram_loop, "row_sum", lambda *given: stop.set() or row_sum(*given))
     with pytest.raises(Stopped):
@@ -335,8 +335,7 @@ def test_whether_a_cancelled_call_is_charged_does_not_tell_how_long_its_count_ta
 
 
 def test_a_tokenizer_that_never_works_fails_whatever_the_records_are(model, monkeypatch):
-    backend = Failing(model)
-    monkeypatch.setattr(Failing, "next_token_logprobs", lambda _, *rest: model.next_token_logprobs(*rest))
+    backend = Failing(model, answers=True)
     run = synthesizer(backend)
     monkeypatch.setattr(HistogramLoop, "_works", backend.away)
     with pytest.raises(BackendError, match="away"):

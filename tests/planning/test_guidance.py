@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from decimal import Decimal, localcontext
 
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 import dpfewshot as dpf
 from dpfewshot.mechanisms import PublicCentred
@@ -68,7 +71,7 @@ def test_a_plan_says_how_sure_its_epsilon_lets_a_reader_become(epsilon: float) -
     """
     made = synthesizer(budget=dpf.PrivacyBudget(epsilon, 1e-5)).plan
     (sentence,) = (one for one in made.notes if one.startswith(f"epsilon {epsilon_text(made.epsilon or 0)}"))
-    found = re.search(r"at most ([\d.]+) % sure, but for a chance of", sentence)
+    found = re.search(r"at most ([\d.]+) % sure, apart from delta 1e-05", sentence)
     assert found is not None
     with localcontext(prec=900):
         odds = Decimal(made.epsilon or 0).exp()
@@ -115,3 +118,13 @@ def test_a_warning_says_how_badly_in_words_that_a_newcomer_knows(noise: float, s
     assert not re.search(r"noise|mean|mechanism|stratum|unit|token\b|sigma|centred", warning)
     assert ("out of place" in warning) == (noise <= 1)  # nothing was measured above
     assert says.removeprefix("read badly: ") in reading(made)
+
+
+def test_a_gaussian_release_exceeds_its_epsilon_more_often_than_delta() -> None:
+    """What docs/privacy-officer.md says of "apart from delta" (Balle and Wang 2018, Theorem 8)."""
+
+    def exceeds(noise: float) -> float:
+        return float(norm.cdf(1 / (2 * noise) - 2 * noise))
+
+    noise = brentq(lambda s: exceeds(s) - math.exp(2) * norm.cdf(-1 / (2 * s) - 2 * s) - 1e-5, 1, 3)
+    assert exceeds(noise) == pytest.approx(9.3e-5, abs=0.05e-5)
