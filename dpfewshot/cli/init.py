@@ -232,7 +232,7 @@ def _in_words(project: Project) -> Iterator[str]:
     sure, unlikely = (percent_text(believed(prior, epsilon)) for prior in (0.5, 0.01))
     yield (
         f"epsilon {epsilon:g} for all texts together: who was 50 % sure that a given {noun} is there becomes "
-        f"at most {sure} sure, and who was 1 % sure {unlikely}, apart from delta, at most 1e-5"
+        f"at most {sure} sure, and who was 1 % sure {unlikely}, apart from an allowance of at most 1e-5"
     )
     yield (
         f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
