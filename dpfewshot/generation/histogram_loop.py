@@ -6,9 +6,9 @@ and counted for all texts of a label. Everything else reads public numbers:
 1. A candidate begins with one of the records' first words, drawn by its noisy share, and its prompt says how
    long it shall be.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
-   likelier, the more so the larger their noisy shares; where none makes sense, none comes.
-3. The candidate whose own row has the largest product with the histogram is released, if it ends and opens
-   otherwise than earlier texts. What the model itself gives its tokens counts too, so that it makes sense.
+   likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
+3. The candidate that is most like the histogram is released, if it ends and opens otherwise than earlier
+   texts. What the model itself gives its tokens counts too, so that it makes sense.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
     EXPECTING,
+    MOST_GAIN,
     MOST_HINT,
     Expected,
     Features,
@@ -47,9 +48,6 @@ _DECODING: Final = Decoding(temperature=0.7, top_p=0.9)
 
 _TOP_K: Final = 100
 
-_WEIGHT: Final = 3.0
-"""Nats that the word of the largest share gains; others gain by the root of their share."""
-
 _SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
 
@@ -57,7 +55,7 @@ _WORST: Final = 100.0
 """Nats that put a candidate behind all others: no sentence ends, or it has a place for a name."""
 
 _SHORTEST: Final = 3
-"""Letters of a word that becomes likelier."""
+"""Letters of a word that becomes likelier or less so."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -138,7 +136,7 @@ class HistogramLoop(TokenLoop):
         """The words of texts that the model writes without records: all that it might write at each place."""
         seen = np.zeros((2, self.backend.vocabulary_size))
         self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
-        return Expected.of(seen[0], seen[1], self.backend)
+        return Expected.of(seen[0] / EXPECTING, seen[1], self.backend)
 
     def _counted(self, request: TextRequest) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
@@ -209,22 +207,25 @@ class HistogramLoop(TokenLoop):
         return [tokens[Decoding(temperature=1.0).choose(shares, self.random_source)]]
 
     def _gains(self, histogram: Histogram) -> dict[int, float]:
-        """The nats that the tokens of the records' words gain: they begin no text, and have some letters."""
+        """The nats that tokens of words gain or lose: of those that begin no text, and have some letters."""
         begun = {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
-        spelled = {word: self.backend.detokenize([word]).strip() for word in histogram.words}
-        shares = {
-            word: share
-            for word, share in histogram.words.items()
-            if spelled[word] not in begun and len(spelled[word]) >= _SHORTEST
-        }
+        shares, gains = dict[int, float](), dict[int, float]()
+        for word in histogram.words.keys() | histogram.log_ratios.keys():
+            spelled = self.backend.detokenize([word]).strip()
+            if spelled in begun or len(spelled) < _SHORTEST:
+                continue
+            if word in histogram.words:
+                shares[word] = histogram.words[word]
+            else:
+                gains[word] = histogram.log_ratios[word]
         largest = max(shares.values(), default=1.0)
-        return {word: _WEIGHT * math.sqrt(share / largest) for word, share in shares.items()}
+        return gains | {word: MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
     def _go_on(self, one: _Candidate, row: Logprobs, gains: Mapping[int, float], left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""
         weighed = row.copy()
         for word, gain in gains.items():
-            if word not in one.tokens:
+            if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)

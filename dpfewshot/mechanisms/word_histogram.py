@@ -70,6 +70,12 @@ EXPECTED, EXPECTED_FIRST = 100, 20
 EXPECTING: Final = 4
 """Texts without records in which a model shows what it expects: 12 find no more of the records' words."""
 
+MOST_GAIN: Final = 3.0
+"""The most nats that a word gains or loses."""
+
+_OFTENER: Final = 0.03
+"""What a nat of a word's log ratio counts beside the likeness of a row."""
+
 _LOOKED_AT: Final = 5_000
 """Of a model's likeliest tokens, those of which it is asked whether they are words."""
 
@@ -120,20 +126,26 @@ class Expected(NamedTuple):
     """Words that the model's own texts make likely. Public: found before any record is read.
 
     Attributes:
-        words: token ids, as in `Features.words`.
+        words: how often a text has each, by token id as in `Features.words`.
         firsts: token ids of first words.
     """
 
-    words: frozenset[int] = frozenset()
+    words: Mapping[int, float] = MappingProxyType({})
     firsts: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, words: NDArray[np.float64], firsts: NDArray[np.float64], backend: LogprobBackend) -> Expected:
-        """The likeliest words, by how often texts of the model have each token, shapes (V,)."""
+        """The likeliest words, by how often a text of the model has each token, shapes (V,)."""
+        likeliest = islice(_likeliest(words, backend, subject=True), EXPECTED)
         return cls(
-            frozenset(islice(_likeliest(words, backend, subject=True), EXPECTED)),
+            {word: float(words[word]) for word in likeliest},
             frozenset(islice(_likeliest(firsts, backend, subject=False), EXPECTED_FIRST)),
         )
+
+    def shares(self) -> dict[int, float]:
+        """What `Histogram.words` would have if the records were the model's own texts."""
+        each = math.sqrt((WORDS - _UNEXPECTED) / max(1.0, sum(self.words.values())))
+        return {word: each * number for word, number in self.words.items()}
 
 
 def _likeliest(counts: NDArray[np.float64], backend: LogprobBackend, *, subject: bool) -> Iterator[int]:
@@ -160,12 +172,15 @@ class Histogram:
         firsts: of a first word's token, likewise.
         lengths: of each of the `LENGTHS`, likewise.
         ends: of each of `ENDS`, and of another end, likewise.
+        log_ratios: of words, the log of their share over that in the model's own texts, within ±`MOST_GAIN`;
+            not of those where noise may have made the difference.
     """
 
     words: Mapping[int, float]
     firsts: Mapping[int, float]
     lengths: Sequence[float]
     ends: Sequence[float]
+    log_ratios: Mapping[int, float]
 
     def spelled(self, backend: LogprobBackend) -> Histogram:
         """The histogram without tokens that no word is counted by: they are noise."""
@@ -173,17 +188,31 @@ class Histogram:
         firsts = {
             word: share for word, share in self.firsts.items() if _is_word(word, backend, subject=False)
         }
-        return replace(self, words=words, firsts=firsts)
+        noise = self.words.keys() - words.keys()
+        log_ratios = {word: ratio for word, ratio in self.log_ratios.items() if word not in noise}
+        return replace(self, words=words, firsts=firsts, log_ratios=log_ratios)
 
     def likeness(self, found: Features) -> float:
-        """The product of a text's row and the noisy mean of the units' rows: how much a text is like them."""
-        each = math.sqrt(WORDS / max(1, len(found.words)))
-        return (
-            each * sum(self.words.get(word, 0.0) for word in found.words)
+        """How much a text is like the records.
+
+        It is the product of its row and the noisy mean of the units' rows, at most that of a record in the
+        mean: what has more is only more common. Words that the records have oftener than the model count too.
+        """
+        each = 1 / math.sqrt(max(1, len(found.words)))
+        product = (
+            math.sqrt(WORDS) * each * sum(self.words.get(word, 0.0) for word in found.words)
             + math.sqrt(_FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
             + math.sqrt(_LENGTH) * self.lengths[found.length]
             + math.sqrt(_END) * self.ends[found.end]
         )
+        log_ratios = each * sum(self.log_ratios.get(word, 0.0) for word in found.words)
+        return min(product, self._of_a_record) + _OFTENER * log_ratios
+
+    @property
+    def _of_a_record(self) -> float:
+        """The mean product of a record's row and the mean of all: the square of this mean."""
+        parts = self.words.values(), self.firsts.values(), self.lengths, self.ends
+        return sum(share**2 for part in parts for share in part)
 
     @property
     def length(self) -> int:
@@ -198,15 +227,17 @@ class Histogram:
             "firsts": {str(word): share for word, share in self.firsts.items()},
             "lengths": list(self.lengths),
             "ends": list(self.ends),
+            "log_ratios": {str(word): ratio for word, ratio in self.log_ratios.items()},
         }
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Histogram:
         """The histogram that `as_dict` made this from."""
-        words, firsts = (
-            {int(word): share for word, share in told[name].items()} for name in ("words", "firsts")
+        words, firsts, log_ratios = (
+            {int(word): number for word, number in told[name].items()}
+            for name in ("words", "firsts", "log_ratios")
         )
-        return cls(words, firsts, list(told["lengths"]), list(told["ends"]))
+        return cls(words, firsts, list(told["lengths"]), list(told["ends"]), log_ratios)
 
 
 @dataclass(frozen=True)
@@ -273,7 +304,7 @@ def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected)
     total = np.zeros(length + LENGTHS + len(ENDS) + 1, dtype=np.int64)
     for each in found:
         words = {word for word in each.words if 0 <= word < vocabulary_size}  # no error tells of a record
-        known = words & expected.words
+        known = words & expected.words.keys()
         for some, weight, alone in (
             (known, WORDS - _UNEXPECTED, words <= known),
             (words - known, _UNEXPECTED, not known),
@@ -299,9 +330,28 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     vocabulary_size = (len(total) - LENGTHS - len(ENDS) - 1) // 2
     bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
     words, firsts, lengths, ends = (mean[start:end] for start, end in pairwise(bounds))
-    kept = []
+    clear, clear_expected = CLEAR * scale / steps, CLEAR_EXPECTED * scale / steps
+    kept: list[dict[int, float]] = []
     for part, known in ((words, expected.words), (firsts, expected.firsts)):
-        least = np.full(vocabulary_size, CLEAR * scale / steps)
-        least[list(known)] = CLEAR_EXPECTED * scale / steps
+        least = np.full(vocabulary_size, clear)
+        least[list(known)] = clear_expected
         kept.append({int(at): float(part[at]) for at in np.flatnonzero(part > least)})
-    return Histogram(kept[0], kept[1], np.maximum(lengths, 0).tolist(), np.maximum(ends, 0).tolist())
+    return Histogram(
+        kept[0],
+        kept[1],
+        np.maximum(lengths, 0).tolist(),
+        np.maximum(ends, 0).tolist(),
+        _log_ratios(kept[0], expected.shares(), clear_expected),
+    )
+
+
+def _log_ratios(records: Mapping[int, float], model: Mapping[int, float], clear: float) -> dict[int, float]:
+    """`Histogram.log_ratios`, from the shares of words; one that is not clear may have the share `clear`."""
+    rarest, limit = min(model.values(), default=0.0), math.exp(MOST_GAIN)
+    log_ratios = {}
+    for word in records.keys() | model.keys():
+        usual = model.get(word, rarest)
+        share = records.get(word, min(clear, usual))
+        ratio = share / max(usual, share / limit)
+        log_ratios[word] = math.log(max(ratio, 1 / limit))
+    return {word: ratio for word, ratio in log_ratios.items() if ratio}

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -41,6 +42,8 @@ ONE_DRAW = Draws(1.0, 1, 1, 50, RowChange.ADDED)
 
 NOTHING = Expected()
 
+FLAT = [1.0] * word_histogram.LENGTHS
+
 some_words = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=VOCABULARY)
 rows = st.builds(
     Features,
@@ -55,7 +58,11 @@ def squared(change):
     return sum(int(each) ** 2 for each in change)
 
 
-@given(st.lists(rows, max_size=12), rows, rows, st.builds(Expected, words=some_words))
+def expecting(words, firsts=frozenset()):
+    return Expected(dict.fromkeys(words, 0.5), firsts)
+
+
+@given(st.lists(rows, max_size=12), rows, rows, some_words.map(expecting))
 def test_a_unit_moves_the_sum_by_at_most_one(others, one, another, expected):
     without, with_one = (row_sum(some, VOCABULARY, expected) for some in (others, [*others, one]))
     replaced = row_sum([another, *others], VOCABULARY, expected)
@@ -66,8 +73,8 @@ def test_a_unit_moves_the_sum_by_at_most_one(others, one, another, expected):
 
 def test_the_bound_is_nearly_reached_and_unnormalised_words_break_it(monkeypatch):
     one = Features(frozenset(range(7)), 1, 3, 0)
-    some = Expected(frozenset({0, 1}))
-    for expected in (NOTHING, some, Expected(one.words)):
+    some = expecting({0, 1})
+    for expected in (NOTHING, some, expecting(one.words)):
         assert squared(row_sum([one], VOCABULARY, expected)) > 0.999 * _core.grid**2
     monkeypatch.setattr(word_histogram, "_steps", lambda _: math.isqrt(_core.grid**2 // 5))
     assert squared(row_sum([one], VOCABULARY, some)) > _core.grid**2
@@ -131,12 +138,12 @@ def test_what_is_expected_needs_less_to_be_kept():
     total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
     total[[2, 3, 4, VOCABULARY + 5, VOCABULARY + 6]] = 3 * _core.grid
     total[4] = 2 * _core.grid
-    kept = of_noisy_sum(total, _core.grid, 10, Expected(frozenset({3, 4}), frozenset({5})))
+    kept = of_noisy_sum(total, _core.grid, 10, expecting({3, 4}, frozenset({5})))
     assert (set(kept.words), set(kept.firsts)) == ({3}, {5})
 
 
 def test_an_expected_word_has_most_of_a_rows_weight():
-    row = row_sum([Features(frozenset({1, 2, 3}), None, 0, 0)], VOCABULARY, Expected(frozenset({1})))
+    row = row_sum([Features(frozenset({1, 2, 3}), None, 0, 0)], VOCABULARY, expecting({1}))
     squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
     assert list(map(float, squares)) == pytest.approx([0.54, 0.05, 0.05])
 
@@ -149,15 +156,38 @@ def test_the_likeliest_words_are_expected():
     counts = np.zeros(model.vocabulary_size)
     counts[[refund, parcel, where, where + 2, 7]] = 1, 2, 3, 4, 5
     expected = Expected.of(counts, counts, model)
-    assert expected == Expected(frozenset({parcel, refund}), frozenset({parcel, where, refund}))
+    assert expected == Expected({parcel: 2.0, refund: 1.0}, frozenset({parcel, where, refund}))
 
 
 def test_a_likelier_text_has_the_words_of_the_records():
     common, rare = Features(frozenset({2, 3}), 1, 4, 1), Features(frozenset({8}), 9, 15, 0)
     noiseless = of_noisy_sum(row_sum([common] * 20 + [rare], VOCABULARY, NOTHING), 0, 21, NOTHING)
-    assert noiseless.likeness(common) == pytest.approx(20 / 21, abs=0.01)
-    assert noiseless.likeness(rare) == pytest.approx(1 / 21, abs=0.01)
+    flat = replace(noiseless, log_ratios={})
+    assert flat.likeness(common) == pytest.approx((20 / 21) ** 2 + (1 / 21) ** 2, abs=1e-6)
+    assert flat.likeness(rare) == pytest.approx(1 / 21, abs=1e-6)
     assert noiseless.length == 4
+
+
+def test_a_text_is_no_likelier_than_the_records_themselves():
+    """Of records with one of many words beside a common one, none has the common one alone."""
+    texts = [Features(frozenset({2, word}), 1, 4, 1) for word in range(3, 40)]
+    mean = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), 0, len(texts), NOTHING)
+    flat = replace(mean, log_ratios={})
+    of_records = [flat.likeness(text) for text in texts]
+    assert flat.likeness(Features(frozenset({2}), 1, 4, 1)) == pytest.approx(np.mean(of_records), rel=1e-6)
+
+
+def test_a_words_log_ratio_says_how_much_oftener_the_records_have_it():
+    expected = Expected({2: 0.5, 3: 0.5, 4: 1.0, 5: 0.001})
+    texts = [Features(frozenset({2, 6}), None, 4, 1)] * 10 + [Features(frozenset({3}), None, 4, 1)] * 90
+    found = of_noisy_sum(row_sum(texts, VOCABULARY, expected), 0, 100, expected).log_ratios
+    share = math.sqrt(0.54 / 2.001)  # of a word that each of the model's own texts has
+    assert found[2] == pytest.approx(math.log(0.1 * math.sqrt(0.54) / (0.5 * share)))
+    assert found[3] == pytest.approx(math.log(0.9 * 0.8 / (0.5 * share)))
+    assert (found[4], found[5], found[6]) == (-3, -3, 3)
+    total = row_sum(texts, VOCABULARY, expected)
+    noisy = of_noisy_sum(total, _core.grid * 100, 100, expected).log_ratios  # what is not clear may be there
+    assert not noisy
 
 
 # ---- with the real small model ---------------------------------------------------------------------------
@@ -297,11 +327,11 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
 
 
 @pytest.mark.parametrize("possible", [True, False])
-def test_the_records_words_become_likelier_until_a_text_has_them(possible):
+def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible):
     words = [f" {letter * 3}" for letter in "abcdefgh"]
     each = 1 / (7 + possible)
     model = dpf.backends.Scripted(words, lambda _: [each * possible, *[each] * 7])
-    histogram = Histogram({0: 0.4, 1: 0.1}, {}, [1.0] * word_histogram.LENGTHS, [1.0] * 4)
+    histogram = Histogram({0: 0.4, 1: 0.1}, {}, FLAT, [1.0] * 4, {1: 3.0, 2: -3.0})
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     begun = [_Candidate(loop.draft()) for _ in range(200)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
@@ -310,6 +340,7 @@ def test_the_records_words_become_likelier_until_a_text_has_them(possible):
     assert (places[0][0] > 100) is possible
     assert places[1][0] < 60  # those that have it already do not seek it again
     assert places[0][1] > places[0][2]
+    assert places[1][3] > places[1][2]
     logprobs = [logprob for one in written for logprob in one.logprobs]
     assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
@@ -345,7 +376,7 @@ def test_a_tokenizer_that_never_works_fails_whatever_the_records_are(model, monk
 
 def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     model = dpf.backends.Scripted([" where", " is", "\n"], lambda _: [0.3, 0.3, 0.4], end_token_ids={0})
-    flat = Histogram({}, {0: 0.5, 1: 0.5}, [1.0] * word_histogram.LENGTHS, [1.0] * 4)
+    flat = Histogram({}, {0: 0.5, 1: 0.5}, FLAT, [1.0] * 4, {})
     assert flat.spelled(model).firsts == {1: 0.5}
     assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
