@@ -76,8 +76,7 @@ label_field = {label_field}  # before a label
 text_field = {text_field}  # before a text
 labels = {labels}  # all of them, written as in the records
 
-# [task.label_descriptions]  # what a label means whose name says too little
-# "Phone payments" = "paying in a shop with the phone"
+{meanings}
 
 [records]  # private
 records = {file}  # .jsonl, .csv, .tsv (also .gz) or .parquet
@@ -174,6 +173,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     sent = f"a short message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
     question = f'What is a text? With "a" or "an", for example "{sent}"'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
+    meanings = _meanings(labels, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
@@ -189,7 +189,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"Model: a GGUF file, {better or RECOMMENDED} (fetched if you agree) or {PACKAGED} (for a trial)"
     )
     _answer(given, "model", question, better or PACKAGED, _known_model, yes=yes)
-    content = _content(file, labels, given)
+    content = _content(file, labels, given, meanings)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
         warn(
@@ -253,6 +253,18 @@ def _asked_length() -> int:
     question = "At most about how many words shall a new text have? More take more time and more records"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
+
+
+def _meanings(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
+    """What labels mean whose names are abbreviations or numbers: a model writes by their names."""
+    cryptic = [label for label in labels if label.isupper() or label.isdigit()]
+    question = "What does the label {} mean, in a few words? Public. Enter: nothing more"
+    if yes and cryptic:
+        warn(f"say under label_descriptions what {', '.join(cryptic)} means: a model writes by that")
+    answers: dict[str, Any] = dict.fromkeys(cryptic)
+    for label in cryptic:
+        _answer(answers, label, question.format(label), "", _printable, yes=yes)
+    return {label: meaning for label, meaning in answers.items() if meaning}
 
 
 def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any], *, yes: bool) -> None:
@@ -389,7 +401,7 @@ def _noun(phrase: str) -> str | None:
     return before[-1][0].upper() + before[-1][1:] if before and before[-1][0].isalpha() else None
 
 
-def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
+def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
     """The project file."""
     try:
         name = dataset_name(Path(file).name.partition(".")[0])
@@ -411,10 +423,13 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
         "text_field": _noun(texts_are) or text_column,
         "label_field": label_field,
     }
-    written = {
-        key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # so TOML holds it
-        for key, value in values.items()
-    }
+    written = {key: _toml(value) for key, value in values.items()}
+    descriptions = meanings or {"Phone payments": "paying in a shop with the phone"}
+    lines = [
+        "[task.label_descriptions]  # what a label means whose name says too little",
+        *(f"{_toml(label)} = {_toml(meaning)}" for label, meaning in descriptions.items()),
+    ]
+    written["meanings"] = "\n".join(lines if meanings else [f"# {line}" for line in lines])
     written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
     optional = (
         ("unit", NONE, '"customer_id"'),
@@ -424,3 +439,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any]) -> str:
     for key, nothing, shown in optional:
         written[key] = f"# {key} = {shown}" if given[key] == nothing else f"{key} = {written[key]}"
     return _FILE.format_map(written)
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # so TOML holds it

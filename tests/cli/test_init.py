@@ -330,6 +330,17 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "0 is not in the range 1<=x<=1000" in err
 
 
+def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
+    tickets = Path("tickets.csv")
+    tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
+    answers(f'\n\n\ny\n{PHRASE}\na parcel that is "late"\n\n\n1.5\npackaged\n')
+    status, _, err = command("init", "tickets.csv")
+    assert (status, err.count("What does the label")) == (0, 2)
+    assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
+    assert command("init", "tickets.csv", "--yes", "--force", *DESCRIBED)[0] == 0
+    assert dpf.load().task.label_descriptions is None
+
+
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
