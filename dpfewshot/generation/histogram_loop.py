@@ -14,6 +14,7 @@ and counted for all texts of a label. Everything else reads public numbers:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -52,7 +53,10 @@ _SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
 
 _WORST: Final = 100.0
-"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name."""
+"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name or a number."""
+
+_PLACE: Final = re.compile(r"\[|1234")
+"""What a model writes in place of a name or a number: "Dear [name]", "my card number is 12345678"."""
 
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
@@ -93,7 +97,7 @@ class _Candidate:
     def worth(self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]]) -> float:
         """Its likeness to the histogram, and its sense."""
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
-        if self.draft.cut_off or "[" in self.text:  # "Dear [name]"
+        if self.draft.cut_off or _PLACE.search(self.text):
             sense -= _WORST
         return histogram.likeness(features(self.text, tokenize)) + _SENSE * sense
 

@@ -381,6 +381,18 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
 
+def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
+    model = dpf.backends.Scripted([" where", " [name]", " 12345678", ".", "\n"], lambda _: [0.2] * 5)
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    written = [_Candidate(loop.draft([word])) for word in range(3)]
+    for one in written:
+        for token in (3, 4):
+            one.add(token, -1.0)
+    whole, *others = (one.worth(flat, model.tokenize) for one in written)
+    assert whole > max(others) + 5
+
+
 def test_prompts_are_in_the_models_template_unless_it_cannot_be_asked(model):
     assert synthesizer(model).set_up.task.chat
     backend = Failing(model)
