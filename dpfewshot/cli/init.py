@@ -258,7 +258,7 @@ def _asked_length() -> int:
 def _meanings(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
     """What labels mean whose names are abbreviations or numbers: a model writes by their names."""
     cryptic = [label for label in labels if label.isupper() or label.isdigit()]
-    question = "What does the label {} mean, in a few words? Public. Enter: nothing more"
+    question = "What does the label {} mean, in a few words? Public. Enter to skip"
     if yes and cryptic:
         warn(f"say under label_descriptions what {', '.join(cryptic)} means: a model writes by that")
     answers: dict[str, Any] = dict.fromkeys(cryptic)

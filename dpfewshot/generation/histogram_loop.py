@@ -49,6 +49,9 @@ _DECODING: Final = Decoding(temperature=0.7, top_p=0.9)
 
 _TOP_K: Final = 100
 
+_NEAR: Final = 12.0
+"""Nats below the likeliest token within which another is ever drawn."""
+
 _SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
 
@@ -243,10 +246,11 @@ class HistogramLoop(TokenLoop):
 
 def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     """The likeliest tokens that are not excluded, in any order."""
-    scores = np.nan_to_num(logprobs, nan=-np.inf)
+    scores = np.where(np.isfinite(logprobs), logprobs, -np.inf)
     scores[list(excluded)] = -np.inf
-    kept: list[int] = np.argpartition(-scores, min(_TOP_K, len(scores) - 1))[:_TOP_K].tolist()
-    return [token for token in kept if token not in excluded]  # a small vocabulary has no others
+    near = np.flatnonzero(scores > scores.max() - _NEAR)
+    kept: list[int] = near[np.argsort(-scores[near])[:_TOP_K]].tolist()
+    return kept
 
 
 def _opening(text: str) -> tuple[str, ...]:
