@@ -7,8 +7,8 @@ and counted for all texts of a label. Everything else reads public numbers:
    long it shall be.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
-3. The candidate that is most like the histogram is released, if it ends and opens otherwise than earlier
-   texts. What the model itself gives its tokens counts too, so that it makes sense.
+3. The candidate that is most like the histogram is released, of those that end and open otherwise than
+   earlier texts, if there are any. What the model gives its tokens counts too, so that it makes sense.
 """
 
 from __future__ import annotations

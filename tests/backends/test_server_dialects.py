@@ -116,12 +116,18 @@ def test_a_text_that_the_server_never_tokenises_is_at_fault_by_itself(connect):
         def tokenize(self, body):
             return (500, {}, {}) if self.gone or "poison" in body["prompt"] else super().tokenize(body)
 
+        def detokenize(self, body):
+            return (500, {}, {}) if self.gone or 7 in body["tokens"] else super().detokenize(body)
+
     script = Allergic()
     backend = connect(script, timeout=1.0, verify=False)
     with pytest.raises(BackendError, match="does not tokenise") as refused:
         backend.tokenize("some poison here")
     assert not refused.value.retryable
     assert "poison" not in str(refused.value)
+    with pytest.raises(BackendError, match="does not detokenise") as refused:
+        backend.detokenize([6, 7])
+    assert not refused.value.retryable
     script.gone = True
     with pytest.raises(BackendError, match="does not answer") as gone:
         backend.tokenize("anything")

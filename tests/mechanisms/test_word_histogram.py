@@ -234,6 +234,19 @@ def test_one_draw_serves_all_texts_of_a_label(model):
     assert run.spent == stratum.spend
 
 
+def test_texts_come_from_the_noisy_sum(model, monkeypatch):
+    """Noise that is all on one word makes this word known, which no record has."""
+    (word,) = model.tokenize(" volcano")
+
+    def noise(scale, size, _):
+        return np.where(np.arange(size) == word, 100 * scale, 0)
+
+    monkeypatch.setattr(_core, "rounded_normals", noise)
+    run = synthesizer(model, budget=dpf.PrivacyBudget(1e-2, 1e-5))
+    run.generate("Refund")
+    assert str(word) in histogram_of(run)["words"]
+
+
 def test_the_texts_of_disjoint_parts_are_made_one_by_one(model):
     run = synthesizer(model, shots_per_label=4, settings=Settings(disjoint_parts=2))
     assert len({run.generate("Refund").text for _ in range(4)}) > 1

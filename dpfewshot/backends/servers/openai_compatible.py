@@ -134,7 +134,7 @@ class OpenAICompatible(LogprobBackend):
         if len(tokens) == 1:
             return self.token_texts()[tokens[0]]
         replicas = self._here()
-        return replicas.run(replicas.first.dialect.detokenize([int(token) for token in tokens]))
+        return replicas.run(replicas.first.detokenize([int(token) for token in tokens]))
 
     def token_texts(self) -> list[str]:
         """Return the text of each token alone, in order. The server is asked once."""

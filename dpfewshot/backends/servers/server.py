@@ -250,12 +250,19 @@ class Server:
         A text without an answer is sent again alone. It is at fault if a public text gets an answer; if none
         does, the server is gone, and the error is retryable.
         """
+        return await self._of_one(lambda: self.dialect.tokenize(text), "tokenise a text")
+
+    async def detokenize(self, tokens: Tokens) -> str:
+        """Return the text of tokens, which may be a record's; asked for and at fault as in `tokenize`."""
+        return await self._of_one(lambda: self.dialect.detokenize(tokens), "detokenise tokens")
+
+    async def _of_one(self, ask: Callable[[], Awaitable[Result]], what: str) -> Result:
         with suppress(Fault):
-            return await self.dialect.tokenize(text)
-        tokens = await self._by_itself(lambda: self.dialect.tokenize(text), self._look_at_text)
-        if tokens is None:
-            raise BackendError(f"{self.name} does not tokenise a text")
-        return tokens
+            return await ask()
+        found = await self._by_itself(ask, self._look_at_text)
+        if found is None:
+            raise BackendError(f"{self.name} does not {what}")
+        return found
 
     async def _look_at_text(self) -> None:
         """Tokenise a public text, once the server has finished abandoned requests."""
