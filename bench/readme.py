@@ -36,7 +36,6 @@ ROWS = (
     ("no demonstrations", ZERO_SHOT, 0.0),
     ("ε = 0, no record read", NO_RECORDS, 0.0),
     ("dpfewshot, ε = 1", OURS, 1.0),
-    ("dpfewshot, ε = 4", OURS, 4.0),
     ("real records", NON_PRIVATE_SAMPLE, None),
 )
 """The name, the condition and its ε."""
