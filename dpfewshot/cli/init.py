@@ -223,8 +223,8 @@ def _in_words(project: Project) -> Iterator[str]:
     whose = "each record is protected alone"
     if data.unit:
         whose = (
-            f"all records of one {data.unit} are protected together; each {noun} counts once, for the label "
-            "of most of its records (of equals, the first in the alphabet), and its others write nothing"
+            f"all records of one {data.unit} are protected together; each {noun} counts for one label, drawn "
+            "from those of its records by a hash of its name, and its records of others are not read"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield _public(task.labels or ())

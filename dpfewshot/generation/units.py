@@ -52,9 +52,9 @@ def labels_of(scope: str | None, labels: Sequence[str]) -> tuple[str, ...]:
 def check_every_label_has_units(task: Task, records: Sequence[Record], relation: Relation) -> None:
     """Refuse records that were filtered by label, where public numbers show it.
 
-    A unit belongs to the label of most of its records. If records of a label are left out beforehand, a unit
-    may belong to different labels in different runs and bear the costs of both, but an account counts only
-    the greater. Counted populations are public, and so is a count of 0. With `population=`, counts are
+    A unit belongs to one of its records' labels. If records of a label are left out beforehand, a unit may
+    belong to different labels in different runs and bear the costs of both, but an account counts only the
+    greater. Counted populations are public, and so is a count of 0. With `population=`, counts are
     private, and nothing is checked (docs/how-to/records.md). Tasks with free labels are not partitioned.
     """
     if task.labels is None or relation == Relation.ADD_REMOVE:
@@ -64,8 +64,8 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
     if absent:
         raise InvalidPlan(
             f"no unit belongs to the label {absent[0]!r} of task {task.name!r}. Pass the records of all "
-            "labels, also to generate for some: a unit belongs to the label of most of its records, so that "
-            "filtering them first lets one unit bear the costs of several labels. If that label has no "
+            "labels, also to generate for some: a unit belongs to one of its records' labels, so that "
+            "filtering them first lets one unit bear the costs of several. If that label has no "
             "records, leave it out of the task, or use a --sequential account"
         )
 

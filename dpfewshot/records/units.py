@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,9 @@ Unit = tuple[Record | None, ...]
 """The records of one unit: whenever the unit is drawn, so is one of them. None is one that cannot be read."""
 
 Integers: TypeAlias = NDArray[np.integer]
+
+_LABEL_RULE: Final = "dpfewshot label 1"
+"""Names the rule below. Another rule needs another name, or units would change labels within an account."""
 
 
 class UnitSequence(Sequence[Unit]):
@@ -120,10 +125,10 @@ def units(records: Iterable[Record]) -> UnitSequence:
 def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
     """Partition the units by label: every unit belongs to exactly one.
 
-    A unit belongs to the label of most of its records (of equals, the first in alphabetical order), and only
-    its records of that label are used. The rule depends on that unit alone, so labels compose in parallel
-    (design note 5.4). A record without a unit is a unit of its own. Labels without units are left out, and
-    the others in alphabetical order.
+    A unit with records of several labels belongs to one of these, each as likely: SHA-256 of its name and the
+    label decides. Only its records of that label are used. The rule depends on that unit alone, so labels
+    compose in parallel (docs/proofs/sampling.md). A record without a unit is a unit of its own. Labels
+    without units are left out, and the others in alphabetical order.
     """
     held = _held(records)
     if not len(held):
@@ -138,7 +143,7 @@ def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
         order, ends = np.argsort(ranks, kind="stable").astype(ranks.dtype), _ends(ranks, len(ordered))
         parts = [UnitSequence(held, order[start:end]) for start, end in itertools.pairwise(ends)]
     else:
-        parts = _by_most(held, ranks, unit_rows, len(ordered))
+        parts = _of_one_label(held, [firsts[row] for row in ordered], ranks, unit_rows)
     return {firsts[row]: part for row, part in zip(ordered, parts, strict=True) if len(part)}
 
 
@@ -165,25 +170,38 @@ def first_equal(values: NDArray[Any]) -> Integers:
     return firsts
 
 
-def _by_most(
-    records: Sequence[Record], ranks: Integers, unit_rows: Integers, labels: int
+def _of_one_label(
+    records: Sequence[Record], labels: Sequence[str], ranks: Integers, unit_rows: Integers
 ) -> list[UnitSequence]:
-    """The units of each label, where a unit has the label of most of its records."""
+    """The units of each label. A record's rank is the place of its label among the labels."""
     order = np.lexsort((ranks, unit_rows)).astype(ranks.dtype)  # unit by unit, in it label by label
     changed = _changes(unit_rows[order])
     runs = np.flatnonzero(changed | _changes(ranks[order]))  # a run: the records of one unit with one label
-    lengths = np.diff(np.append(runs, len(order)))
-    unit_of_run, label_of_run = unit_rows[order[runs]], ranks[order[runs]]
-    longest = np.lexsort((label_of_run, -lengths, unit_of_run))
-    longest = longest[_changes(unit_of_run[longest])]  # the first of each unit: its longest run
-    longest = longest[np.argsort(label_of_run[longest], kind="stable")]
-    ends = _ends(label_of_run[longest], labels)
+    lengths, label_of_run = np.diff(np.append(runs, len(order))), ranks[order[runs]]
+    starts = np.append(np.flatnonzero(changed[runs]), len(runs))  # of each unit's runs
+    taken = starts[:-1].copy()
+    several = np.flatnonzero(np.diff(starts) > 1)
+    deciding = unit_rows[order[runs[taken[several]]]]  # the first record of a unit tells its name
+    for unit, row, first in zip(several, deciding, UnitSequence(records, deciding).firsts(), strict=True):
+        own = range(starts[unit], starts[unit + 1])
+        if first is None:  # a null: its one record cannot be read
+            taken[unit] = next(run for run in own if order[runs[run]] == row)
+            lengths[taken[unit]] = 1
+        else:
+            digests = {_digest(first.unit, labels[label_of_run[run]]): run for run in own}
+            taken[unit] = digests[min(digests)]
+    taken = taken[np.argsort(label_of_run[taken], kind="stable")]
     parts = []
-    for start, end in itertools.pairwise(ends):
-        of_label = longest[start:end]
-        places, starts = _joined(runs[of_label], lengths[of_label])
-        parts.append(UnitSequence(records, order[places], starts))
+    for start, end in itertools.pairwise(_ends(label_of_run[taken], len(labels))):
+        of_label = taken[start:end]
+        places, begun = _joined(runs[of_label], lengths[of_label])
+        parts.append(UnitSequence(records, order[places], begun))
     return parts
+
+
+def _digest(unit: str | None, label: str) -> bytes:
+    """By which a unit chooses among its labels: the least."""
+    return hashlib.sha256(json.dumps([_LABEL_RULE, unit, label]).encode()).digest()
 
 
 def _joined(starts: Integers, lengths: Integers) -> tuple[Integers, Integers]:

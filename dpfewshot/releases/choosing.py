@@ -110,8 +110,8 @@ def choose(
             units, and both costs add.
         scored_units: units to score on average, at least 1. The sample is random, and amplifies ε.
         score: "accuracy" chooses by right or wrong; "likelihood" by the probability of the label.
-        balanced: whether every label counts alike, whatever its public number of units. A label in which no
-            unit has most of its records has no number, and each of its records weighs 1.
+        balanced: whether every label counts alike, whatever its public number of units. A label that no unit
+            belongs to has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
         on_progress: called with the steps done and all steps, of each round; an interrupt before the last

@@ -87,7 +87,7 @@ def release_labels(
 ) -> LabelRelease:
     """Release the labels that most units have, under (ε, δ).
 
-    A unit votes for the label of most of its records; of equals, for the first in alphabetical order.
+    A unit votes for one of its records' labels, each as likely: the hash of its name and the label decides.
 
     Args:
         records: the private records: `Record` objects, mappings, a DataFrame or a Dataset.

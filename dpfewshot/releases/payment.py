@@ -47,7 +47,7 @@ class Payment:
         units: that the release reads, each with all of its records. Private.
         population: the expected number of those units, a public constant.
         counts: the public number of all units of each label; empty if only their sum is public. Without a
-            population, a label that no unit has most of its records in is not among them.
+            population, a label that no unit belongs to is not among them.
         scope: the stratum that is charged; None for the whole data set.
         account: is charged; None: nothing is charged or guaranteed.
     """

@@ -96,7 +96,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot model get qwen-1.5b, then dpfewshot plan\n")
-    assert "each customer counts once, for the label of most of its records (of equals, the first" in out
+    assert "each customer counts for one label, drawn from those of its records by a hash of its name" in out
     assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
@@ -270,7 +270,7 @@ def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
     status, out, err = command(*words)
     assert status == 0
-    assert "each patient counts once, for the label of most" in out
+    assert "each patient counts for one label, drawn from those of its records" in out
     assert not re.search("30|31", out + err)
 
 

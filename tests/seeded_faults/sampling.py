@@ -12,16 +12,16 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/records/units.py",
-        "longest = longest[_changes(unit_of_run[longest])]",
-        "longest = longest[:]",
+        "taken = starts[:-1].copy()",
+        "taken = np.arange(len(runs))",
         "a unit is in one part of the partition",
         "tests/records/test_units.py",
     ),
     Fault(
         "dpfewshot/records/units.py",
-        "longest = np.lexsort((label_of_run, -lengths, unit_of_run))",
-        "longest = np.lexsort((label_of_run, unit_of_run))",
-        "a unit has the label of most of its records",
+        "[_LABEL_RULE, unit, label]",
+        "[_LABEL_RULE, label]",
+        "a unit's name decides which of its labels it has",
         "tests/records/test_units.py",
     ),
     Fault(

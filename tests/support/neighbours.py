@@ -77,14 +77,14 @@ class Gone(Certain):
 def rows() -> list[Row]:
     """So many units of each label, with one record each; the last refund last."""
     return [
-        {"text": f"ticket number {number}", "label": label, "customer": f"{label} {number}"}
+        {"text": f"ticket number {number}", "label": label, "customer": f"{label}-{number}"}
         for label in reversed(LABELS)
         for number in range(UNITS[label])
     ]
 
 
 ONE = rows()[-1]
-"""The record of the unit in which neighbours differ: a refund."""
+"""The record of the unit in which neighbours differ: a refund, even beside a record of a delivery."""
 
 
 def _instead(*texts: str, label: str = ONE["label"]) -> list[Row]:
@@ -108,7 +108,7 @@ QUIRKS: dict[str, list[Row]] = {
 }
 ODD = frozenset(name for name in QUIRKS if name.startswith(("refused", "answered")))
 QUIRKS["all that the model can read"] = [row for name in QUIRKS.keys() - ODD for row in QUIRKS[name]]
-"""What the unit may be like: it has the same label in all of them, by most of its records."""
+"""What the unit may be like: it belongs to the same label in all of them."""
 
 
 def _without_it() -> list[Row]:
