@@ -202,7 +202,9 @@ class HistogramLoop(TokenLoop):
         return written
 
     def _length(self, histogram: Histogram, max_tokens: int) -> list[int]:
-        """What a prompt says of the length, in tokens."""
+        """What a prompt says of the length, in tokens; nothing of one that is not known."""
+        if histogram.length is None:
+            return []
         told = self.backend.tokenize(f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words")
         return told if len(told) <= MOST_HINT else []
 

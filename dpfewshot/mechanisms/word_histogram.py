@@ -53,6 +53,9 @@ _UNEXPECTED: Final = Fraction(10, 100)
 LENGTHS: Final = 16
 """Lengths that are told apart: 1, √2, 2, ... words."""
 
+_AROUND: Final = 1, 2, 1
+"""Weights of a length and its neighbours, by which the commonest is found: one alone is noisier."""
+
 ENDS: Final = ".?!"
 
 COMMONEST: Final = 1000
@@ -170,7 +173,7 @@ class Histogram:
     Attributes:
         words: of a word's token, weighted as in a row.
         firsts: of a first word's token, likewise.
-        lengths: of each of the `LENGTHS`, likewise.
+        lengths: of each of the `LENGTHS`, likewise; all 0 where none stands out.
         ends: of each of `ENDS`, and of another end, likewise.
         log_ratios: of words, the log of their share over that in the model's own texts, within ±`MOST_GAIN`;
             not of those where noise may have made the difference.
@@ -215,10 +218,10 @@ class Histogram:
         return sum(share**2 for part in parts for share in part)
 
     @property
-    def length(self) -> int:
-        """The words of a text of the commonest length."""
-        around = np.convolve(self.lengths, [1, 2, 1], "same")  # of few units, one length alone may be noise
-        return round(2 ** (int(np.argmax(around)) / 2))
+    def length(self) -> int | None:
+        """The words of a text of the commonest length; None if noise may have made it."""
+        around = np.convolve(self.lengths, _AROUND, "same")
+        return round(2 ** (int(np.argmax(around)) / 2)) if any(self.lengths) else None
 
     def as_dict(self) -> dict[str, object]:
         """The histogram as JSON; `from_dict` reads it back."""
@@ -336,6 +339,8 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
         least = np.full(vocabulary_size, clear)
         least[list(known)] = clear_expected
         kept.append({int(at): float(part[at]) for at in np.flatnonzero(part > least)})
+    if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
+        lengths = np.zeros_like(lengths)
     return Histogram(
         kept[0],
         kept[1],

@@ -142,6 +142,15 @@ def test_what_is_expected_needs_less_to_be_kept():
     assert (set(kept.words), set(kept.firsts)) == ({3}, {5})
 
 
+@pytest.mark.parametrize(("units", "length"), [(10, None), (14, 4)])
+def test_a_length_that_noise_alone_may_have_made_is_not_told(units, length):
+    """The commonest and its neighbours, weighed 2 to 1, have √6 times the noise of one: 2.5 of these."""
+    texts = [Features(frozenset(), None, place, 3) for place in (3, 4, 5)] * units
+    of_twelve = 4 * 12 * math.sqrt(0.08) * _core.grid
+    scale = round(of_twelve / (2.5 * math.sqrt(6)))
+    assert of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING).length == length
+
+
 def test_an_expected_word_has_most_of_a_rows_weight():
     row = row_sum([Features(frozenset({1, 2, 3}), None, 0, 0)], VOCABULARY, expecting({1}))
     squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
