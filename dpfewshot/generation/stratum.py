@@ -85,7 +85,7 @@ class StratumRun:
         if self.reservation is None:
             return self.plan.steps
         if self.reservation.histogram is not None:
-            return len(self.labels) - len(self.reservation.released)
+            return max(0, len(self.labels) - len(self.reservation.released))  # a part may have none planned
         return self.reservation.draws_left
 
     @property

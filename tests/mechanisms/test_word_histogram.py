@@ -261,6 +261,11 @@ def test_the_texts_of_disjoint_parts_are_made_one_by_one(model):
     assert len({run.generate("Refund").text for _ in range(4)}) > 1
     with pytest.raises(BudgetExceeded):
         run.generate("Refund")
+    for_one = synthesizer(model, settings=Settings(disjoint_parts=2))  # each part pays for a text
+    for _ in range(2):
+        for_one.generate("Refund")
+    with pytest.raises(BudgetExceeded, match="no tokens remain"):
+        for_one.generate("Refund")
 
 
 def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url):
