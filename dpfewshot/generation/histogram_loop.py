@@ -7,8 +7,8 @@ and counted for all texts of a label. Everything else reads public numbers:
    long it shall be.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
-3. The candidate that is most like the histogram is released, of those that end and open otherwise than
-   earlier texts, if there are any. What the model gives its tokens counts too, so that it makes sense.
+3. The candidate that is most like the histogram is released, of those that end, if there are any. What the
+   model gives its tokens counts too, so that it makes sense; words of an earlier text count against it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dpfewshot.mechanisms.word_histogram import (
     EXPECTING,
     MOST_GAIN,
     MOST_HINT,
+    WORD,
     Expected,
     Features,
     Histogram,
@@ -54,6 +55,9 @@ _NEAR: Final = 12.0
 
 _SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
+
+_ALIKE: Final = 0.2
+"""What a candidate loses that has all words of an earlier text of its label; of fewer, the share."""
 
 _WORST: Final = 100.0
 """Nats that put a candidate behind all others: no sentence ends, or it has a place for a name or a number."""
@@ -93,16 +97,16 @@ class _Candidate:
     def text(self) -> str:
         return self.draft.text()
 
-    @property
-    def opening(self) -> tuple[str, ...]:
-        return _opening(self.text)
-
-    def worth(self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]]) -> float:
-        """Its likeness to the histogram, and its sense."""
+    def worth(
+        self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]], earlier: Sequence[str]
+    ) -> tuple[bool, float]:
+        """Whether it is new; and its likeness to the histogram, its sense, and how little it repeats."""
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
         if self.draft.cut_off or _PLACE.search(self.text):
             sense -= _WORST
-        return histogram.likeness(features(self.text, tokenize)) + _SENSE * sense
+        alike = max((_shared(self.text, each) for each in earlier), default=0.0)
+        likeness = histogram.likeness(features(self.text, tokenize))
+        return self.text not in ("", *earlier), likeness + _SENSE * sense - _ALIKE * alike
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,8 @@ class HistogramLoop(TokenLoop):
             request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
         begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
-        allowed = _allowed(self._written(begun, request, histogram), request.earlier)
-        best = max(allowed, key=lambda one: one.worth(histogram, self.backend.tokenize))
+        written, tokenize = self._written(begun, request, histogram), self.backend.tokenize
+        best = max(written, key=lambda one: one.worth(histogram, tokenize, request.earlier))
         request.released.extend(best.tokens)
         yield from best.tokens
 
@@ -255,16 +259,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     return kept
 
 
-def _opening(text: str) -> tuple[str, ...]:
-    return tuple(text.lower().split()[:2])
-
-
-def _allowed(written: Sequence[_Candidate], earlier: Sequence[str]) -> list[_Candidate]:
-    """The candidates that open otherwise than earlier texts, or at least are none of them."""
-    openings = set(map(_opening, earlier))
-    rules: list[Callable[[_Candidate], bool]] = [
-        lambda one: bool(one.text) and one.opening not in openings,
-        lambda one: bool(one.text) and one.text not in earlier,
-        lambda _: True,
-    ]
-    return next(kept for rule in rules if (kept := [one for one in written if rule(one)]))
+def _shared(one: str, other: str) -> float:
+    """Of the distinct words of the text that has fewer, the share that the other one has, too."""
+    words, others = (set(WORD.findall(text.lower())) for text in (one, other))
+    return len(words & others) / max(1, min(len(words), len(others)))

@@ -88,7 +88,7 @@ CANDIDATES: Final = 12
 MOST_HINT: Final = 12
 """The most tokens by which a prompt names a length."""
 
-_WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
+WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 
 
 class Features(NamedTuple):
@@ -109,7 +109,7 @@ class Features(NamedTuple):
 
 def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
     """What is counted of a text."""
-    words = _WORD.findall(text)
+    words = WORD.findall(text)
     ids = {each for word in {word.lower() for word in words} if (each := _only_token(word, tokenize))}
     number = max(1, len(text.split()))
     return Features(
@@ -163,7 +163,7 @@ def _is_word(token: int, backend: LogprobBackend, *, subject: bool) -> bool:
     word = backend.detokenize([token]).strip()
     if token in backend.end_token_ids or (subject and (token < COMMONEST or word != word.lower())):
         return False
-    return _WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
+    return WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class Task:
             this example how such texts are written. For one text field.
         chat: whether prompts are written as a conversation, in the template of the model that generates.
         label_descriptions: the meaning of labels whose names say too little, by label, such as
-            {"Phone payments": "paying in a shop with the phone"}. Prompts that name the labels have it.
+            {"Phone payments": "paying in a shop with the phone"}. It stands for the label in prompts for new
+            texts, and beside it in prompts to label a text.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
             apart from what may end it; no two texts of a label, in a run or in one of its disjoint parts,
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
@@ -182,9 +183,8 @@ class Task:
         return asdict(self)
 
     def described(self, label: str) -> str:
-        """The label as a prompt for new texts names it, with its description if there is one."""
-        meaning = (self.label_descriptions or {}).get(label)
-        return f"{label} ({meaning})" if meaning else label
+        """What a prompt for new texts says of the label: its description if there is one, else its name."""
+        return (self.label_descriptions or {}).get(label, label)
 
     def preamble(self) -> str:
         """The start of every prompt: the instruction, the made-up example if there is one, an empty line."""

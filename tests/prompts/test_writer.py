@@ -53,13 +53,13 @@ def test_a_prompt_is_the_papers_prompt(backend: Characters) -> None:
     )
 
 
-def test_a_description_follows_its_label_alone(backend: Characters) -> None:
+def test_a_description_stands_for_its_label_alone(backend: Characters) -> None:
     task = replace(TREC, label_descriptions={"Entity": "a thing"})
     writer = PromptWriter(task, backend, record_token_cap=1000)
     prompts = writer.for_label("Entity")
     bodies = [writer.body(Record("What is Perl ?", "Entity"))] * 2
     told = text_of(backend, prompts, prompts.suffix(bodies, []))
-    assert told.count("\nAnswer Type: Entity (a thing)\nText:") == 3
+    assert told.count("\nAnswer Type: a thing\nText:") == 3
     assert text_of(backend, writer.for_label("Person"), []).endswith("\nAnswer Type: Person\nText:")
 
 
