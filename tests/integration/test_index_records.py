@@ -13,7 +13,8 @@ import dpfewshot as dpf
 from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
-from tests.support.factory import synthesizer
+from dpfewshot.sampling import PoissonSampler
+from tests.support.factory import COUNTING, synthesizer
 from tests.support.fleet import Pickling
 from tests.support.scripts import TASK, Sentence, tickets, write_jsonl
 
@@ -68,8 +69,13 @@ def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\n")
 
 
-def test_a_file_that_changed_before_a_draw_costs_nothing(path: Path) -> None:
-    with synthesizer(records=dpf.index_records(path)) as made:
+@pytest.mark.parametrize("settings", [{}, COUNTING])
+def test_a_file_that_changed_before_a_draw_costs_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """It is refused even if no record is drawn."""
+    monkeypatch.setattr(PoissonSampler, "draw", lambda *_: [])
+    with synthesizer(records=dpf.index_records(path), **settings) as made:
         lengthen(path)
         with pytest.raises(dpf.InvalidRecords, match=r"tickets\.jsonl: has changed since it was indexed"):
             made.generate("refund")

@@ -23,7 +23,7 @@ from dpfewshot.releases.selection import Estimate
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.values import Relation
 from tests.support import factory
-from tests.support.factory import planned_once
+from tests.support.factory import COUNTING, planned_once
 from tests.support.neighbours import (
     EPSILON,
     NEIGHBOURS,
@@ -35,11 +35,13 @@ from tests.support.neighbours import (
     Certain,
     Gone,
     Neighbouring,
+    same_histogram,
 )
 from tests.support.outputs import Outputs, differences, outputs, quick_garbage, telemetry
 
 FIXTURES = (quick_garbage,)
 BUDGET = dpf.PrivacyBudget(EPSILON, 1e-5)
+PREDICTING: dict[str, Any] = {"mechanism": dpf.mechanisms.Gaussian(top_k=None), "prompts_per_draw": PROMPTS}
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,16 @@ class Here:
     records: list[dpf.Record]
     relation: Neighbouring
 
-    def synthesizer(self, backend: dpf.backends.LogprobBackend | None = None) -> dpf.Synthesizer:
+    def synthesizer(
+        self, backend: dpf.backends.LogprobBackend | None = None, settings: dict[str, Any] = PREDICTING
+    ) -> dpf.Synthesizer:
         relation = {"relation": self.relation.name, "unit": self.relation.unit}
         return factory.synthesizer(
             backend or Certain(),
             self.records,
             task=TASK,
             budget=BUDGET,
-            mechanism=dpf.mechanisms.Gaussian(top_k=None),
-            prompts_per_draw=PROMPTS,
+            **settings,
             max_tokens=4,
             population=UNITS if self.relation.name == Relation.ADD_REMOVE else None,
             sampling="fixed-size" if self.relation.name == Relation.REPLACE_ONE else "poisson",
@@ -74,6 +77,11 @@ def _spent(synthesizer: dpf.Synthesizer) -> object:
     account = synthesizer.account
     assert account is not None
     return account, account.spent, account.remaining
+
+
+def _counted(here: Here) -> object:
+    synthesizer = here.synthesizer(settings=COUNTING)
+    return synthesizer.generate_all(), synthesizer.spent
 
 
 def _closed(synthesizer: dpf.Synthesizer) -> object:
@@ -119,6 +127,7 @@ METHODS: dict[str, Call] = {
 
 FURTHER: dict[str, Call] = {
     "the synthesizer itself": lambda here: here.synthesizer(),
+    "a histogram": _counted,
     "a second demonstration": lambda here: _refused(here.synthesizer()),
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
@@ -181,6 +190,7 @@ def _metrics(reader: InMemoryMetricReader) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.planning.planner.plan_stratum", planned_once)
+    same_histogram(monkeypatch)
 
 
 @cache

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -45,10 +46,11 @@ NOTHING = Expected()
 FLAT = [1.0] * word_histogram.LENGTHS
 
 some_words = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=VOCABULARY)
+any_token = st.integers(-2, VOCABULARY + 2) | st.sampled_from([-(10**9), 10**9])
 rows = st.builds(
     Features,
-    words=some_words,
-    first=st.none() | st.integers(0, VOCABULARY - 1),
+    words=st.frozensets(any_token, max_size=VOCABULARY),
+    first=st.none() | any_token,
     length=st.integers(0, word_histogram.LENGTHS - 1),
     end=st.integers(0, len(word_histogram.ENDS)),
 )
@@ -58,14 +60,18 @@ def squared(change):
     return sum(int(each) ** 2 for each in change)
 
 
+def summed(texts, expected=NOTHING, *, size=VOCABULARY):
+    return row_sum(texts, size, expected)
+
+
 def expecting(words, firsts=frozenset()):
     return Expected(dict.fromkeys(words, 0.5), firsts)
 
 
 @given(st.lists(rows, max_size=12), rows, rows, some_words.map(expecting))
 def test_a_unit_moves_the_sum_by_at_most_one(others, one, another, expected):
-    without, with_one = (row_sum(some, VOCABULARY, expected) for some in (others, [*others, one]))
-    replaced = row_sum([another, *others], VOCABULARY, expected)
+    without, with_one = (summed(some, expected) for some in (others, [*others, one]))
+    replaced = summed([another, *others], expected)
     assert (without >= 0).all()
     assert squared(with_one - without) <= _core.grid**2
     assert squared(with_one - replaced) <= 2 * _core.grid**2
@@ -75,15 +81,19 @@ def test_the_bound_is_nearly_reached_and_unnormalised_words_break_it(monkeypatch
     one = Features(frozenset(range(7)), 1, 3, 0)
     some = expecting({0, 1})
     for expected in (NOTHING, some, expecting(one.words)):
-        assert squared(row_sum([one], VOCABULARY, expected)) > 0.999 * _core.grid**2
+        assert squared(summed([one], expected)) > 0.999 * _core.grid**2
     monkeypatch.setattr(word_histogram, "_steps", lambda _: math.isqrt(_core.grid**2 // 5))
-    assert squared(row_sum([one], VOCABULARY, some)) > _core.grid**2
+    assert squared(summed([one], some)) > _core.grid**2
 
 
-@given(st.text(), st.integers(1, 5))
-def test_any_text_has_a_row(text, pieces):
-    found = features(text, lambda word: [1000 + ord(letter) % 9000 for letter in word[:pieces]])
-    assert squared(row_sum([found], 10_000, NOTHING)) <= _core.grid**2
+ANY_TOKENS = [999, *range(1000, 1012), 10**9, -(10**9)]
+
+
+@given(st.text() | st.text("ab\u00e9' .?!\n"), st.integers(), st.sets(st.integers(1000, 1011)).map(expecting))
+def test_any_text_has_a_row_of_at_most_one(text, tokenizer, expected):
+    """Of these tokens a vocabulary of 1012 has all but the last two, and the first is no word's."""
+    found = features(text, lambda word: [ANY_TOKENS[crc32(f"{tokenizer}{word}".encode()) % len(ANY_TOKENS)]])
+    assert squared(summed([found], expected, size=1012)) <= _core.grid**2
 
 
 def test_a_text_is_counted_by_its_words_first_word_length_and_end():
@@ -98,7 +108,7 @@ def test_a_text_is_counted_by_its_words_first_word_length_and_end():
 def test_the_noise_has_the_scale_that_was_charged(factor, fits):
     """With controls of a scale that is 10 % off."""
     release = WordHistogram().start(ONE_DRAW, 1.7)
-    noisy, *_ = release.noisy_sum(row_sum([], 50_000, NOTHING), Permit(1, 1.7))
+    noisy, *_ = release.noisy_sum(summed([], size=50_000), Permit(1, 1.7))
     scaled = noisy / (1.7 * factor * _core.grid)
     spread = float((scaled**2).sum())
     chance = 2 * min(stats.chi2.cdf(spread, len(scaled)), stats.chi2.sf(spread, len(scaled)))
@@ -108,7 +118,7 @@ def test_the_noise_has_the_scale_that_was_charged(factor, fits):
 def test_a_draw_pays_for_one_histogram():
     permit = Permit(1, 1.7)
     release = WordHistogram().start(ONE_DRAW, 1.7)
-    nothing = row_sum([], VOCABULARY, NOTHING)
+    nothing = summed([])
     release.noisy_sum(nothing, permit)
     with pytest.raises(BudgetExceeded):
         release.noisy_sum(nothing, permit)
@@ -152,7 +162,7 @@ def test_a_length_that_noise_alone_may_have_made_is_not_told(units, length):
 
 
 def test_an_expected_word_has_most_of_a_rows_weight():
-    row = row_sum([Features(frozenset({1, 2, 3}), None, 0, 0)], VOCABULARY, expecting({1}))
+    row = summed([Features(frozenset({1, 2, 3}), None, 0, 0)], expecting({1}))
     squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
     assert list(map(float, squares)) == pytest.approx([0.54, 0.05, 0.05])
 
@@ -170,7 +180,7 @@ def test_the_likeliest_words_are_expected():
 
 def test_a_likelier_text_has_the_words_of_the_records():
     common, rare = Features(frozenset({2, 3}), 1, 4, 1), Features(frozenset({8}), 9, 15, 0)
-    noiseless = of_noisy_sum(row_sum([common] * 20 + [rare], VOCABULARY, NOTHING), 0, 21, NOTHING)
+    noiseless = of_noisy_sum(summed([common] * 20 + [rare]), 0, 21, NOTHING)
     flat = replace(noiseless, log_ratios={})
     assert flat.likeness(common) == pytest.approx((20 / 21) ** 2 + (1 / 21) ** 2, abs=1e-6)
     assert flat.likeness(rare) == pytest.approx(1 / 21, abs=1e-6)
@@ -180,7 +190,7 @@ def test_a_likelier_text_has_the_words_of_the_records():
 def test_a_text_is_no_likelier_than_the_records_themselves():
     """Of records with one of many words beside a common one, none has the common one alone."""
     texts = [Features(frozenset({2, word}), 1, 4, 1) for word in range(3, 40)]
-    mean = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), 0, len(texts), NOTHING)
+    mean = of_noisy_sum(summed(texts), 0, len(texts), NOTHING)
     flat = replace(mean, log_ratios={})
     of_records = [flat.likeness(text) for text in texts]
     assert flat.likeness(Features(frozenset({2}), 1, 4, 1)) == pytest.approx(np.mean(of_records), rel=1e-6)
@@ -189,12 +199,12 @@ def test_a_text_is_no_likelier_than_the_records_themselves():
 def test_a_words_log_ratio_says_how_much_oftener_the_records_have_it():
     expected = Expected({2: 0.5, 3: 0.5, 4: 1.0, 5: 0.001})
     texts = [Features(frozenset({2, 6}), None, 4, 1)] * 10 + [Features(frozenset({3}), None, 4, 1)] * 90
-    found = of_noisy_sum(row_sum(texts, VOCABULARY, expected), 0, 100, expected).log_ratios
+    found = of_noisy_sum(summed(texts, expected), 0, 100, expected).log_ratios
     share = math.sqrt(0.54 / 2.001)  # of a word that each of the model's own texts has
     assert found[2] == pytest.approx(math.log(0.1 * math.sqrt(0.54) / (0.5 * share)))
     assert found[3] == pytest.approx(math.log(0.9 * 0.8 / (0.5 * share)))
     assert (found[4], found[5], found[6]) == (-3, -3, 3)
-    total = row_sum(texts, VOCABULARY, expected)
+    total = summed(texts, expected)
     noisy = of_noisy_sum(total, _core.grid * 100, 100, expected).log_ratios  # what is not clear may be there
     assert not noisy
 
@@ -210,12 +220,11 @@ def model():
         yield backend
 
 
-def synthesizer(model, **settings):
-    records = support_tickets()
+def synthesizer(model, records=None, **settings):
     budget = settings.pop("budget", dpf.PrivacyBudget(4, 1e-5))
     return dpf.Synthesizer(
         SUPPORT_TICKETS,
-        records,
+        support_tickets() if records is None else records,
         model,
         budget=budget,
         max_tokens=10,
@@ -298,6 +307,31 @@ def test_two_processes_that_resume_one_run_take_it_from_each_other(model, ledger
         runs[0].generate("Refund")
     assert [one.text for one in runs[2].generate_all(resume=True)] == [one.text for one in made]
     assert ledger.account("tickets").verify().problems == ()
+
+
+class Odd(dpf.backends.Scripted):
+    """Always writes of a parcel. It fails on one word alone, and for another it gives a wrong token."""
+
+    def __init__(self):
+        words = [*map(str, range(word_histogram.COMMONEST))]
+        words += [" parcel", " refund", " unspeakable", " unheard", "\n"]
+        super().__init__(words, lambda _: [0.5 * (word in (" parcel", "\n")) for word in words])
+
+    def tokenize(self, text):
+        if text == " unspeakable":
+            raise ValueError(text)
+        return [10**9] if text == " unheard" else super().tokenize(text)
+
+
+@pytest.mark.parametrize(("word", "counted"), [("refund", 1.0), ("unspeakable", 0.8), ("unheard", 1.0)])
+def test_what_is_expected_is_the_models_and_an_odd_word_is_its_records_matter(monkeypatch, word, counted):
+    """All records have "parcel" and "refund", of which the model writes the first alone."""
+    monkeypatch.setattr(_core, "rounded_normals", lambda _, size, __: np.zeros(size, dtype=np.int64))
+    records = [dpf.Record(f"{one} parcel refund", "Refund") for one in ["late"] * 40 + [word] * 10]
+    run = synthesizer(Odd(), records)
+    assert run.generate("Refund").certified
+    kept = {"1000": counted * math.sqrt(0.54), "1001": counted * math.sqrt(0.1)}
+    assert histogram_of(run)["words"] == pytest.approx(kept)
 
 
 class Failing(dpf.backends.LogprobBackend):

@@ -282,4 +282,40 @@ LOOP_AND_PARTS = (
         "a histogram has the noise that was charged",
         "tests/mechanisms/test_word_histogram.py",
     ),
+    Fault(
+        "dpfewshot/mechanisms/word_histogram.py",
+        "{word for word in each.words if 0 <= word < vocabulary_size}",
+        "each.words",
+        "a word of no token of the vocabulary is not counted",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/mechanisms/word_histogram.py",
+        "each.first is not None and 0 <= each.first < vocabulary_size",
+        "each.first is not None",
+        "a first word of no token of the vocabulary is not counted",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/generation/histogram_loop.py",
+        "        return Expected.of(seen[0] / EXPECTING",
+        "        for each in self._counted(request):\n            seen[0][list(each.words)] += 1\n"
+        "        return Expected.of(seen[0] / EXPECTING",
+        "what is expected is what the model writes without records",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/generation/histogram_loop.py",
+        "none_if_unusable(partial(self._features, body, tokenize), public=self._works)",
+        "self._features(body, tokenize)",
+        "a record with a word that the tokenizer fails on counts nothing",
+        "tests/mechanisms/test_word_histogram.py",
+    ),
+    Fault(
+        "dpfewshot/generation/histogram_loop.py",
+        "            request.units.check()\n",
+        "",
+        "no histogram is charged once the records' file has changed",
+        "tests/integration/test_index_records.py",
+    ),
 )

@@ -12,7 +12,7 @@ import dpfewshot as dpf
 from dpfewshot.backends import LogprobBackend
 from dpfewshot.exact import RandomSource
 from dpfewshot.icl import Calibration
-from dpfewshot.mechanisms import Gaussian
+from dpfewshot.mechanisms import Gaussian, WordHistogram
 from dpfewshot.planning.plan import GenerationPlan, Stratum, StratumPlan
 from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import PlanSettings
@@ -29,6 +29,9 @@ SETTINGS = PlanSettings(
     tokens_per_draw=1,
     record_token_cap=100,
 )
+
+COUNTING: dict[str, Any] = {"mechanism": WordHistogram(), "prompts_per_draw": None, "tokens_per_draw": None}
+"""Settings of a synthesizer that counts words."""
 
 planned_once = cache(plan_stratum)
 """In place of `plan_stratum`, a function of frozen values that takes most of a synthesizer's time."""

@@ -3,6 +3,7 @@
 The model is sure of its sentence whatever a record says, and the noise is small beside the prompts that
 agree. So what is released is the same for neighbours, but for less than once in a million runs, and every
 difference between their outputs is a leak. No seed is needed: results are certified, and ledgers take them.
+A histogram is a noisy vector, which `same_histogram` makes the same.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dpfewshot.backends import Scripted
 from dpfewshot.errors import BackendError
+from dpfewshot.mechanisms.word_histogram import HistogramRelease
 from dpfewshot.tasks import Task
 from dpfewshot.values import Relation
 from tests.support.scripts import TASK_FILE
@@ -28,6 +33,7 @@ TASK = Task("tickets", instruction="Write a ticket.", label_field="Kind", text_f
 SENTENCE = (" my", " parcel", "\n")
 REFUSED, CONTRARY, IMPOSSIBLE, INFINITE = "<refused>", "<contrary>", "<impossible>", "<infinite>"
 UNWRITABLE = "<unwritable>"
+UNSPEAKABLE, UNHEARD = " unspeakable", " unheard"
 ASKED = "Ticket:"
 WORDS = (
     *SENTENCE, " money", REFUSED, CONTRARY, IMPOSSIBLE, INFINITE, ASKED, *map(chr, range(32, 127))
@@ -40,6 +46,7 @@ class Certain(Scripted):
     """Says its sentence whatever the records hold, but for records that say how to be answered.
 
     Of those a prompt's answer is NaN, impossible, infinite or for another word, or the text has no tokens.
+    Of two words, each by itself, one has no tokens and the other one that is beyond the vocabulary.
     """
 
     def __init__(self) -> None:
@@ -48,9 +55,9 @@ class Certain(Scripted):
         self._odd = {WORDS.index(word): word for word in (REFUSED, CONTRARY, IMPOSSIBLE, INFINITE)}
 
     def tokenize(self, text: str) -> list[int]:
-        if UNWRITABLE in text:
+        if UNWRITABLE in text or text == UNSPEAKABLE:
             raise ValueError(f"cannot tokenize {text!r}")
-        return super().tokenize(text)
+        return [10**9] if text == UNHEARD else super().tokenize(text)
 
     def answer(self, prompt: list[int]) -> list[float]:
         asked = max((place for place, token in enumerate(prompt) if token == self._asked), default=-1)
@@ -72,6 +79,17 @@ class Gone(Certain):
         if prompt[-1] == WORDS.index(SENTENCE[0]):
             raise BackendError("the server is gone", retryable=True)
         return super().answer(prompt)
+
+
+def same_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every histogram be the same, as if noise covered all of it; the sum is made and paid for."""
+
+    def covered(release: HistogramRelease, total: Any, permit: Any) -> Any:
+        _, scale, units = noisy_sum(release, total, permit)
+        return 0 * total, scale, units
+
+    noisy_sum = HistogramRelease.noisy_sum
+    monkeypatch.setattr(HistogramRelease, "noisy_sum", covered)
 
 
 def rows() -> list[Row]:
@@ -103,6 +121,8 @@ QUIRKS: dict[str, list[Row]] = {
     "answered as impossible": _instead(IMPOSSIBLE),
     "answered with infinities": _instead(INFINITE),
     "refused by the tokenizer": _instead(UNWRITABLE),  # in no prompt: what zero-out makes of a unit
+    "with a word that has no tokens": _instead(f"my{UNSPEAKABLE} parcel"),
+    "with a word of another vocabulary": _instead(f"unheard of,{UNHEARD}"),
     "more records": _instead(*(f"and again, {number}" for number in range(1500))),
     "records under two labels": [*_instead("one", "two"), *_instead("three", label="delivery")],
 }
