@@ -22,7 +22,7 @@ from dpfewshot import _core
 from dpfewshot.account.scopes import Partition
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.records.units import Integers, Unit, UnitSequence
+from dpfewshot.records.units import LABEL_RULE, Integers, Unit, UnitSequence
 from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.tasks import Task
 from dpfewshot.values import Records, StoredRecords, as_float, columns_of, unit_of
@@ -208,8 +208,14 @@ def partition_of_units(
     task: Task, records: Records | StoredRecords, holdout: Holdout, parts: int = 1
 ) -> Partition:
     """The strata of a task's data set: its labels, what a holdout keeps for choosing, and disjoint parts."""
-    labels, names = task.labels or (), part_names(records, parts)
-    return Partition(task.name, labels, columns_of(records).label, holdout.rule(records), names)
+    return Partition(
+        task.name,
+        task.labels or (),
+        columns_of(records).label,
+        holdout.rule(records),
+        part_names(records, parts),
+        label_rule=LABEL_RULE if task.labels and unit_of(records) is not None else "",
+    )
 
 
 def _below(bound: int, random_source: RandomSource | None) -> int:

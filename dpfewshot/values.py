@@ -143,6 +143,14 @@ class StoredRecords(Sequence[Record]):
         """They are read with the index, so that no record that cannot be read later hides a label."""
 
     @abstractmethod
+    def unit_names(self, rows: NDArray[np.integer]) -> list[str]:
+        """The names of the units of the records at these positions, whose texts are not read.
+
+        Raises:
+            InvalidRecords: the file changed since it was indexed.
+        """
+
+    @abstractmethod
     def take(self, rows: Sequence[int]) -> list[Record | None]:
         """Read the records at these positions; None for one that cannot be read, by a rule of it alone.
 

@@ -2,8 +2,9 @@
 
 A scope is a text such as "trec#5f0c…: Location": a partition and a stratum of it. The partition names the
 rule that puts every unit in exactly one stratum: the task's name, and a fingerprint (SHA-256) of the label
-column's name, the task's whole label set and the holdout's rule. Tasks of one name with different labels,
-label columns or holdouts divide the data set differently, so they are different partitions.
+column's name, the task's whole label set, and the rules for units of several labels and of the holdout.
+Tasks of one name with different labels, label columns or holdouts divide the data set differently, so they
+are different partitions.
 With a holdout the strata are "…: generates: Location" for each label ("…: generates" if labels are free) and
 "…: chooses". A stratum may be divided further: "trec#5f0c…, part 2 of 4 by 09ab…: Location", where the last
 hash names the rule that divides it.
@@ -40,6 +41,8 @@ class Partition:
         holdout: the public facts that decide whether a unit generates or chooses (`sampling.Holdout.rule`);
             none if all units generate.
         parts: names the disjoint parts that each stratum is divided into (`sampling.part_names`).
+        label_rule: names the rule by which a unit of several labels belongs to one
+            (`records.units.LABEL_RULE`); empty where no unit has several.
     """
 
     task: str
@@ -47,6 +50,7 @@ class Partition:
     column: str = LABEL_COLUMN
     holdout: tuple[str, ...] = ()
     parts: tuple[str, ...] = ("",)
+    label_rule: str = ""
 
     def generating(self, label: str | None, part: int = 0) -> str | None:
         """The scope of the units of a part that generate a label, or, for None, every label.
@@ -64,7 +68,7 @@ class Partition:
         return self._scope("chooses") if self.holdout else None
 
     def _scope(self, stratum: str, part: str = "") -> str:
-        listed = json.dumps([self.column, sorted(self.labels), *self.holdout]).encode()
+        listed = json.dumps([self.column, sorted(self.labels), self.label_rule, *self.holdout]).encode()
         name = "".join(_ESCAPED.get(character, character) for character in self.task)
         return f"{name}#{hashlib.sha256(listed).hexdigest()}{part}: {stratum}"
 

@@ -65,8 +65,9 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
         raise InvalidPlan(
             f"no unit belongs to the label {absent[0]!r} of task {task.name!r}. Pass the records of all "
             "labels, also to generate for some: a unit belongs to one of its records' labels, so that "
-            "filtering them first lets one unit bear the costs of several. If that label has no "
-            "records, leave it out of the task, or use a --sequential account"
+            "filtering them first lets one unit bear the costs of several. If it has no records, or only a "
+            "few of units that have other labels, too, leave it out of the task, and its records out of the "
+            "file, for good; or use a --sequential account"
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from dpfewshot.errors import InvalidRecords, MissingExtra
 from dpfewshot.records.reading import as_records
+from dpfewshot.records.units import Integers
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.values import Columns, Record, Records, StoredRecords, columns_of
 
@@ -102,6 +103,10 @@ class MaskedRecords(StoredRecords):
     def labels(self) -> Mapping[int, str]:
         """See `StoredRecords.labels`. Labels are not masked."""
         return self._records.labels
+
+    def unit_names(self, rows: Integers) -> list[str]:
+        """See `StoredRecords.unit_names`. They are not masked."""
+        return self._records.unit_names(rows)
 
     @redacts_errors(InvalidRecords, "masking")
     def take(self, rows: Sequence[int]) -> list[Record | None]:

@@ -126,6 +126,12 @@ class IndexedRecords(StoredRecords):
         return IndexedRecords, (self._place, self.label_rows, self.unit_rows)
 
     @redacts_errors(InvalidRecords, "reading")
+    def unit_names(self, rows: Integers) -> list[str]:
+        """See `StoredRecords.unit_names`."""
+        self.check()
+        return self._opened().unit_names(rows)
+
+    @redacts_errors(InvalidRecords, "reading")
     def take(self, rows: Sequence[int]) -> list[Record | None]:
         """See `StoredRecords.take`."""
         index = self._opened()
@@ -210,6 +216,11 @@ class _Columns:
         """The value of each column in a row."""
         return [column[row].as_py() for column in self._columns]
 
+    def last(self, rows: Integers) -> list[Any]:
+        """The values of the last column in some rows."""
+        values: list[Any] = self._columns[-1].take(rows).to_pylist()
+        return values
+
 
 class _Index:
     """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change."""
@@ -229,6 +240,10 @@ class _Index:
     def record(self, row: int) -> Record:
         """One record, by its number."""
         return Record(*self._values.at(row), columns=self._columns)
+
+    def unit_names(self, rows: Integers) -> list[str]:
+        """The names of some records' units, which are the last column."""
+        return self._values.last(rows)
 
     def check(self) -> None:
         """See `_Pinned.check`."""

@@ -18,8 +18,8 @@ Unit = tuple[Record | None, ...]
 
 Integers: TypeAlias = NDArray[np.integer]
 
-_LABEL_RULE: Final = "dpfewshot label 1"
-"""Names the rule below. Another rule needs another name, or units would change labels within an account."""
+LABEL_RULE: Final = "dpfewshot label 1"
+"""Names the rule by which a unit belongs to a label. Another needs another name, which accounts record."""
 
 
 class UnitSequence(Sequence[Unit]):
@@ -125,8 +125,8 @@ def units(records: Iterable[Record]) -> UnitSequence:
 def units_by_label(records: Iterable[Record]) -> dict[str, UnitSequence]:
     """Partition the units by label: every unit belongs to exactly one.
 
-    A unit with records of several labels belongs to one of these, each as likely: SHA-256 of its name and the
-    label decides. Only its records of that label are used. The rule depends on that unit alone, so labels
+    A unit with records of several labels belongs to one of these, each as likely: SHA-256 of the label and
+    its name decides. Only its records of that label are used. The rule depends on that unit alone, so labels
     compose in parallel (docs/proofs/sampling.md). A record without a unit is a unit of its own. Labels
     without units are left out, and the others in alphabetical order.
     """
@@ -181,15 +181,11 @@ def _of_one_label(
     starts = np.append(np.flatnonzero(changed[runs]), len(runs))  # of each unit's runs
     taken = starts[:-1].copy()
     several = np.flatnonzero(np.diff(starts) > 1)
-    deciding = unit_rows[order[runs[taken[several]]]]  # the first record of a unit tells its name
-    for unit, row, first in zip(several, deciding, UnitSequence(records, deciding).firsts(), strict=True):
+    prefixes = [hashlib.sha256(json.dumps([LABEL_RULE, label]).encode()) for label in labels]
+    names = _unit_names(records, unit_rows[order[runs[taken[several]]]])
+    for unit, name in zip(several.tolist(), names, strict=True):
         own = range(starts[unit], starts[unit + 1])
-        if first is None:  # a null: its one record cannot be read
-            taken[unit] = next(run for run in own if order[runs[run]] == row)
-            lengths[taken[unit]] = 1
-        else:
-            digests = {_digest(first.unit, labels[label_of_run[run]]): run for run in own}
-            taken[unit] = digests[min(digests)]
+        taken[unit] = min(own, key=lambda run: _digest(prefixes[label_of_run[run]], name))
     taken = taken[np.argsort(label_of_run[taken], kind="stable")]
     parts = []
     for start, end in itertools.pairwise(_ends(label_of_run[taken], len(labels))):
@@ -199,9 +195,18 @@ def _of_one_label(
     return parts
 
 
-def _digest(unit: str | None, label: str) -> bytes:
+def _digest(prefix: hashlib._Hash, name: str) -> bytes:
     """By which a unit chooses among its labels: the least."""
-    return hashlib.sha256(json.dumps([_LABEL_RULE, unit, label]).encode()).digest()
+    found = prefix.copy()
+    found.update(name.encode())
+    return found.digest()
+
+
+def _unit_names(records: Sequence[Record], rows: Integers) -> list[str]:
+    """The names of the units of some records, all of which have one."""
+    if isinstance(records, StoredRecords):
+        return records.unit_names(rows)
+    return [records[row].unit or "" for row in rows.tolist()]
 
 
 def _joined(starts: Integers, lengths: Integers) -> tuple[Integers, Integers]:

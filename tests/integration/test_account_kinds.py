@@ -189,6 +189,24 @@ def test_records_filtered_by_label_are_refused_where_it_can_be_seen(make_account
     assert account.spent == dpf.PrivacySpend(0.0, 0.0)
 
 
+def test_a_customer_of_two_labels_is_in_one_stratum_whatever_is_generated() -> None:
+    """Runs for different labels share no customer, though each sees the records of all."""
+    both = dpf.as_records(
+        [
+            {"text": label, "label": label, "who": str(who)}
+            for who in range(200)
+            for label in ("refund", "delivery")
+        ],
+        unit="who",
+    )
+    found = [
+        {unit[0].unit for unit in synthesizer(None, both, labels=[label]).set_up.units[label]}
+        for label in ("refund", "delivery")
+    ]
+    assert not found[0] & found[1]
+    assert len(found[0] | found[1]) == 200
+
+
 def test_with_a_population_nothing_is_looked_at() -> None:
     """The counts are private there: a refusal would tell whether a label has any unit."""
     everything = customers()

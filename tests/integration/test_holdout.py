@@ -38,6 +38,13 @@ def spend(one: Payment, epsilon: float) -> None:
         reservation.draw().use(1.0)
 
 
+def test_what_is_public_of_a_label_counts_units_not_records() -> None:
+    """A unit may have any number of records: theirs would be a private number in the weights of a choice."""
+    rows = [dpf.Record("late", "delivery", str(who)) for who in range(60) for _ in range(who)]
+    rows += [dpf.Record("back", "refund", f"other {who}") for who in range(40)]
+    assert payment(None, rows).counts == {"delivery": 59, "refund": 40}
+
+
 # ---- generation ------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpfewshot import sampling
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.records import as_records
@@ -179,3 +180,15 @@ def test_another_rule_is_another_partition() -> None:
         for names in ({}, {"text": "body"}, {"unit": "customer"}, {"unit": "agent"})
     }
     assert len(by_rule) == 8
+
+
+def test_the_rule_for_units_of_several_labels_is_in_the_partitions_name(monkeypatch) -> None:
+    """An account that has plans by another rule refuses: one unit would bear the costs of two labels."""
+
+    def named(**names: str) -> str:
+        return partition_of(partition_of_units(TASK, records_of(**names), Holdout(0)).generating("a") or "")
+
+    before = named(unit="customer"), named()
+    monkeypatch.setattr(sampling, "LABEL_RULE", "another rule")
+    assert named(unit="customer") != before[0]
+    assert named() == before[1]  # each record is a unit, of one label

@@ -19,8 +19,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/records/units.py",
-        "[_LABEL_RULE, unit, label]",
-        "[_LABEL_RULE, label]",
+        "found.update(name.encode())",
+        "found.update(b'')",
         "a unit's name decides which of its labels it has",
         "tests/records/test_units.py",
     ),
