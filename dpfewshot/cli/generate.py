@@ -41,6 +41,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.planning.plan import GenerationPlan
     from dpfewshot.synthesizer import Synthesizer
 
 
@@ -65,8 +66,9 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
     help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
+@click.option("--yes", is_flag=True, help="Do not ask whether to go on if most texts will be of little use.")
 @quiet_option
-def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
+def generate(*, project: Project, resume: str | None, yes: bool, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
@@ -98,6 +100,8 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
+        if not (yes or run):
+            _confirm(synthesizer.plan)
         demonstrations = _release(synthesizer, lines, work, resume=run)
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
@@ -127,6 +131,16 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
         needed = enough(synthesizer.set_up.mechanism, synthesizer.plan)
         for line in remedies(synthesizer.plan, needed, project.data.unit):
             tell(line)
+
+
+def _confirm(plan: GenerationPlan) -> None:
+    """Ask on a terminal whether to spend the budget where the texts of most labels will be of little use."""
+    from dpfewshot.planning.plan import noisy_strata
+
+    most = 2 * len(noisy_strata(plan)) > len(plan.strata)
+    question = "the texts of most labels will be of little use: go on?"
+    if most and sys.stdin.isatty() and sys.stderr.isatty() and not click.confirm(question, err=True):
+        raise click.Abort("nothing is spent")
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:

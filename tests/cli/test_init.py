@@ -561,6 +561,23 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
 
 
+def test_generate_asks_before_it_spends_on_texts_of_little_use(
+    made: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("generate", *(f"--set=population.{label}={30 if label == LABELS[0] else 8}" for label in LABELS))
+    answers("n\n")
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    status, _, err = made(*few)
+    assert (status, err.count("go on? [y/N]")) == (130, 1)
+    assert err.endswith("dpfewshot: nothing is spent\n")
+    assert err.count("of the records") == 1  # not said twice
+    assert "one of these is enough: " in err
+    assert not Path("demos.jsonl").exists()
+    assert "spent epsilon=0 " in made("ledger", "show")[1]
+    assert "go on?" not in made(*few, "--yes")[2]
+    assert Path("demos.jsonl").exists()
+
+
 def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
     few = ("plan", "--set", "probe_seconds=0.01", "--epsilon", "0.1")
     out = made(*few, *(f"--set=population.{label}=2" for label in LABELS))[1]
