@@ -20,7 +20,7 @@ from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.plan import account_line, describe
+from dpfewshot.cli.plan import account_line, describe, remedies
 from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
@@ -41,6 +41,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.planning.plan import GenerationPlan
     from dpfewshot.synthesizer import Synthesizer
 
 
@@ -65,8 +66,9 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
     help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
+@click.option("--yes", is_flag=True, help="Do not ask whether to go on if most texts will be of little use.")
 @quiet_option
-def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
+def generate(*, project: Project, resume: str | None, yes: bool, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
@@ -89,13 +91,17 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         workers_of(
             project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
         ) as work,
-        project.synthesizer(resuming=bool(run)) as synthesizer,
+        project.synthesizer(
+            resuming=bool(run), described=not click.get_current_context().params["quiet"]
+        ) as synthesizer,
     ):
         _tell_plan(project, synthesizer, resuming=bool(run))
         if synthesizer.unfinished and not run:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
+        if not (yes or run):
+            _confirm(synthesizer.plan)
         demonstrations = _release(synthesizer, lines, work, resume=run)
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
@@ -113,6 +119,8 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
     """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
+    from dpfewshot.planning.planner import enough
+
     tell = stages()
     if sys.stderr.isatty():
         tell("measuring the model's speed")
@@ -120,6 +128,19 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     tell(describe(synthesizer.plan, project.data.unit))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
+        needed = enough(synthesizer.set_up.mechanism, synthesizer.plan)
+        for line in remedies(synthesizer.plan, needed, project.data.unit):
+            tell(line)
+
+
+def _confirm(plan: GenerationPlan) -> None:
+    """Ask on a terminal whether to spend the budget where the texts of most labels will be of little use."""
+    from dpfewshot.planning.plan import noisy_strata
+
+    most = 2 * len(noisy_strata(plan)) > len(plan.strata)
+    question = "the texts of most labels will be of little use: go on?"
+    if most and sys.stdin.isatty() and sys.stderr.isatty() and not click.confirm(question, err=True):
+        raise click.Abort("nothing is spent")
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:

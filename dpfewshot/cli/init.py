@@ -21,11 +21,11 @@ import click
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.printing import json_option, warn
-from dpfewshot.cli.project import Project
+from dpfewshot.cli.project import HOLDOUT, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Records, counted, on_one_line, percent_text, unit_noun
+from dpfewshot.values import Records, counted, on_one_line, percent_text, plural, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
@@ -45,6 +45,11 @@ _NAMES: Final[Mapping[str, str]] = {
 """What columns are called, the likeliest first: expressions."""
 
 _WHOM: Final = f"Column of whom a record is about (customer, patient); {NONE}: protect each record alone"
+
+_FROM_NO_RECORD: Final = (
+    "What you describe now is in every prompt, and public. Write it, and mend it later, without reading the "
+    "records: what is chosen by reading them is outside the guarantee"
+)
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
@@ -99,7 +104,7 @@ create = true  # the first generate creates the account, with the budget above
 [settings]  # of a plan
 shots = 2  # demonstrations of each label; more take longer, and cost no more
 max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer
-# holdout = 0  # default: 0.2 of the units write nothing, and choose tests on them
+{holdout}  # default: 0.2 of the units write nothing, and choose tests on them
 
 [output]  # files that commands write and read
 demonstrations = "demos.jsonl"  # generate appends; choose, audit leak, report and verify read
@@ -170,14 +175,17 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         )
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
-    sent = f"a short message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
-    question = f'What is a text? With "a" or "an", for example "{sent}"'
-    _answer(given, "texts_are", question, None, _printable, yes=yes)
-    meanings = _meanings(labels, yes=yes)
+    sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
+    meanings = _described(given, labels, sent, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["example"] = example = given["example"] or ""
     if example and copies(example, records):
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
+    question = (
+        "Will you let `dpfewshot choose` find out later whether the texts help? "
+        f"{percent_text(HOLDOUT)} of the {plural(noun)} then write nothing"
+    )
+    given["holdout"] = HOLDOUT if yes or click.confirm(question, err=True) else 0
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
@@ -238,6 +246,9 @@ def _in_words(project: Project) -> Iterator[str]:
         f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
         "words for each label: generate spends all of epsilon, so change their number and length before it"
     )
+    if project.holdout:
+        kept = f"{percent_text(project.holdout)} of the {plural(noun)} write nothing"
+        yield f"{kept}: `dpfewshot choose` tests on them whether the texts help; {FILE_NAME} can change that"
 
 
 def _answer(
@@ -250,19 +261,26 @@ def _answer(
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "At most about how many words shall a new text have? More take more time and more records"
+    question = "At most about how many words shall a new text have? More take more time"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 
 
-def _meanings(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
-    """What labels mean whose names are abbreviations or numbers: a model writes by their names."""
-    cryptic = [label for label in labels if label.isupper() or label.isdigit()]
-    question = "What does the label {} mean, in a few words? Public. Enter to skip"
-    if yes and cryptic:
-        warn(f"say under label_descriptions what {', '.join(cryptic)} means: a model writes by that")
-    answers: dict[str, Any] = dict.fromkeys(cryptic)
-    for label in cryptic:
+def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: bool) -> dict[str, str]:
+    """Ask what a text is, and what labels mean: those that are abbreviations or numbers in any case."""
+    if not yes:
+        click.echo(_FROM_NO_RECORD, err=True)
+    question = f'What is a text? Name its kind, such as "{sent}": a mere "message" may become a letter'
+    _answer(given, "texts_are", question, None, _printable, yes=yes)
+    asked = [label for label in labels if label.isupper() or label.isdigit()]
+    if yes and asked:
+        warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
+    question = "Describe the labels in a few words, so that the model knows what they are about?"
+    if not yes and click.confirm(question, err=True):
+        asked = list(labels)
+    question = "What does {} mean? In a few words, without the name, what the writer wants. Enter to skip"
+    answers: dict[str, Any] = dict.fromkeys(asked)
+    for label in asked:
         _answer(answers, label, question.format(label), "", _printable, yes=yes)
     return {label: meaning for label, meaning in answers.items() if meaning}
 
@@ -435,6 +453,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
         ("unit", NONE, '"customer_id"'),
         ("model", PACKAGED, '"model.gguf"'),
         ("example", "", '"..."'),
+        ("holdout", HOLDOUT, "0"),
     )
     for key, nothing, shown in optional:
         written[key] = f"# {key} = {shown}" if given[key] == nothing else f"{key} = {written[key]}"

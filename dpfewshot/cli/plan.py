@@ -73,7 +73,7 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
             describe(measured, unit),
             f"      {account}",
             *_without_records(synthesizer),
-            *(_remedies(measured, needed, unit) if needed else ()),
+            *remedies(measured, needed, unit),
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
@@ -98,19 +98,20 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
 
     `unit` is the column that names whom a record belongs to, if any.
     """
-    from dpfewshot.planning.plan import reading
+    from dpfewshot.planning.plan import noisy_strata, reading
 
     noun, words = unit_noun(unit), max(1, plan.settings.max_tokens * 3 // 4)
     texts = counted(plan.demonstrations, "text")
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
     if plan.settings.holdout:
         kept = f"{percent_text(plan.settings.holdout)} of these {plural(noun)}"
-        lines.append(f"kept to test on: {kept}, which write nothing")
+        lines.append(f"kept to test on: {kept}, which are counted above but write nothing")
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
         lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}")
     if plan.epsilon is not None:
-        lines.append(f"how the texts will read: {reading(plan)}")
+        warning = "warning: " * bool(noisy_strata(plan))
+        lines.append(f"{warning}how the texts will read: {reading(plan)}")
     return _after("plan: ", map(on_one_line, lines))
 
 
@@ -208,8 +209,10 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
 
-def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
+def remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
+    if needed is None:
+        return
     settings, readable = plan.settings, _readable_labels(plan)
     of_each = " of each label" if needed.scope else ""
     ways = {
@@ -225,6 +228,10 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")
     if further:
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
+    yield (
+        "      or take texts without records, as `dpfewshot plan` shows them: there they cost nothing and do "
+        "about as well. Leave such a label out (`labels`), or merge it with another in the file before `init`"
+    )
 
 
 def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:

@@ -334,7 +334,7 @@ class Project:
         """Read the records, load the model and plan. Spends nothing.
 
         What needs no model is checked before it is loaded, the account too, unless an earlier run has
-        reserved some of the plan. If the caller describes how the texts will read, a warning only names it.
+        reserved some of the plan. If the caller describes how the texts will read, no warning repeats it.
         """
         from dpfewshot.mechanisms.word_histogram import CANDIDATES
         from dpfewshot.planning.defaults import counts_words
@@ -357,7 +357,7 @@ class Project:
         if counts_words(task, self.expert_settings()) if mechanism is None else mechanism.draws_once:
             prompts = CANDIDATES  # the only prompts, and none has a record
         backend = self.open_model(prompts=prompts)
-        from dpfewshot.planning.plan import noise_warnings, who_reads_badly
+        from dpfewshot.planning.plan import noise_warnings
         from dpfewshot.synthesizer import Synthesizer
 
         stages()("planning")
@@ -377,7 +377,8 @@ class Project:
         )
         told = noise_warnings(synthesizer.plan) if described else []
         for warning in synthesizer.plan.warnings:
-            warn(who_reads_badly(synthesizer.plan) if warning in told else in_options(warning))
+            if warning not in told:
+                warn(in_options(warning))
         if opened is not None and not resuming:  # of all strata, before the first one generates
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())

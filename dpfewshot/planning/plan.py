@@ -81,17 +81,9 @@ def noise_warnings(plan: GenerationPlan) -> list[str]:
         remedies.append("a smaller max_tokens")
     if settings.prompts_per_draw < settings.most_prompts(worst.population):
         remedies.append(f"more time ({_more_prompts(plan, worst)})")
+    remedies.append("texts without records there, which cost nothing and do about as well")
     helps = f"what helps: {', '.join(remedies)} (docs/how-to/settings.md)"
-    return [f"{who_reads_badly(plan)}: {_fault(plan, worst.noise_on_mean or 0.0)}; {helps}"]
-
-
-def who_reads_badly(plan: GenerationPlan) -> str:
-    """The labels whose texts will read badly, in a clause."""
-    noisy = noisy_strata(plan)
-    labels = ", ".join(on_one_line(one.scope or "") for one in noisy)
-    some = f" of {labels}" if len(noisy) < len(plan.strata) else ""
-    how = "say little of the records" if plan.mechanism in _WHOLE else "read badly"
-    return f"the texts{some} will {how}"
+    return [f"{_faults(plan)}; {helps}"]
 
 
 def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
@@ -106,36 +98,43 @@ def reading(plan: GenerationPlan) -> str:
     if plan.mechanism not in READABLE_NOISE or plan.noise_on_mean is None:
         return f"not measured for the mechanism {plan.mechanism}"
     noisy = noisy_strata(plan)
-    others = [one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy]
-    if not others:
-        return _reading(plan, plan.noise_on_mean)
-    parts = "; ".join(f"{one.scope}: {_reading(plan, one.noise_on_mean or 0.0)}" for one in noisy)
-    return _reading(plan, max(others)) + (f"; but {parts}" if parts else "")
+    if len(noisy) == len(plan.strata):
+        return f"{'whole, but ' * (plan.mechanism in _WHOLE)}{_faults(plan)}"
+    most = max(one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy)
+    nearly = most > READABLE_NOISE[plan.mechanism][0] / 2
+    if plan.mechanism in _WHOLE:
+        how = "in part like the records" if nearly else "as close to the records as this model comes"
+        well = f"whole, and {how}"
+    elif nearly:
+        well = "nearly as well as this model can; few words were out of place when measured"
+    else:
+        well = "as well as this model can; no words were out of place when measured"
+    return f"{well}; but {_faults(plan)}" if noisy else well
 
 
-def _reading(plan: GenerationPlan, noise: float) -> str:
-    misplaced, _ = READABLE_NOISE[plan.mechanism]
-    whole = plan.mechanism in _WHOLE
-    if noise > misplaced:
-        return f"{'whole, but' if whole else 'badly;'} {_fault(plan, noise)}"
-    if noise > misplaced / 2:
-        words = "nearly as well as this model can; few words were out of place when measured"
-        return "whole, and in part like the records" if whole else words
-    words = "as well as this model can; no words were out of place when measured"
-    return "whole, and as close to the records as this model comes" if whole else words
+def _faults(plan: GenerationPlan) -> str:
+    """What is wrong with the texts of which labels, in a clause."""
+    labels: dict[str, list[str]] = {}
+    noisy = noisy_strata(plan)
+    for one in noisy:
+        labels.setdefault(_fault(plan, one.noise_on_mean or 0.0), []).append(on_one_line(one.scope or ""))
+    if len(labels) == 1 and len(noisy) == len(plan.strata):
+        return f"the texts will {labels.popitem()[0]}"
+    return "the texts " + "; those ".join(
+        f"of {', '.join(some)} will {fault}" for fault, some in labels.items()
+    )
 
 
 def _fault(plan: GenerationPlan, noise: float) -> str:
-    """What is wrong with texts at more noise than their mechanism was measured to bear."""
+    """What texts do at more noise than their mechanism was measured to bear."""
     _, senseless = READABLE_NOISE[plan.mechanism]
     hopeless = noise > senseless
     if plan.mechanism in _WHOLE:
-        much = "hardly anything" if hopeless else "little"
-        return f"they will say {much} that the model does not say by itself"
+        return f"say {'hardly anything' if hopeless else 'little'} of the records"
     if noise > RANDOM_NOISE:
-        return "most words will be random"
+        return "read badly: most words will be random"
     fault = f"about 1 word in {OUT_OF_PLACE[hopeless]}, or more, will be out of place"
-    return f"they will make little sense, and {fault}" if hopeless else fault
+    return f"read badly: {'they will make little sense, and ' * hopeless}{fault}"
 
 
 def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:

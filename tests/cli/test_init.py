@@ -144,7 +144,7 @@ def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) ->
     _, out, err = command("init", "tickets.csv", "--yes")
     assert "the model is told: Write the body, of the given topic.\n" in out
     assert err.startswith("warning: without --texts-are the model guesses")
-    assert err.endswith('say "a short message that a customer sends"\n')
+    assert err.endswith('say "a chat message that a customer sends"\n')
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\n0\n30\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 5
@@ -333,10 +333,18 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
 def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
     tickets = Path("tickets.csv")
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\na parcel that is "late"\n\n\n1.5\npackaged\n')
+    answers(f'\n\n\ny\n{PHRASE}\n\na parcel that is "late"\n\n\n\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("What does the label")) == (0, 2)
+    assert (status, err.count("without the name")) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
+    assert dpf.load().project.holdout == 0  # nobody asked for `choose`
+    answers(f"\n\n\ny\n{PHRASE}\ny\n\n\nto pay less\n\n\n\ny\n1.5\npackaged\n")
+    status, out, err = command("init", "tickets.csv", "--force")
+    assert (status, err.count("without the name")) == (0, 5)
+    assert err.count("what is chosen by reading them is outside the guarantee") == 1
+    assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
+    assert dpf.load().project.holdout == 0.2
+    assert "20 % of the customers write nothing: `dpfewshot choose` tests on them" in out
     assert command("init", "tickets.csv", "--yes", "--force", *DESCRIBED)[0] == 0
     assert dpf.load().task.label_descriptions is None
 
@@ -344,7 +352,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -355,7 +363,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column of whom a record is about")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -387,7 +395,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
@@ -544,13 +552,30 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
     assert found is not None, out
-    assert "how the texts will read: whole, but they will say " in out
-    assert "warning: the texts will say little of the records\n" in err
+    assert "warning: how the texts will read: whole, but the texts will say hardly anything of " in out
+    assert "warning" not in err
     assert int(found[3]) > 150
     well = "how the texts will read: whole, and in part like the records"
     assert well in made(*words, found[1])[1]
     assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
+
+
+def test_generate_asks_before_it_spends_on_texts_of_little_use(
+    made: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("generate", *(f"--set=population.{label}={30 if label == LABELS[0] else 8}" for label in LABELS))
+    answers("n\n")
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    status, _, err = made(*few)
+    assert (status, err.count("go on? [y/N]")) == (130, 1)
+    assert err.endswith("dpfewshot: nothing is spent\n")
+    assert err.count("of the records") == 1  # not said twice
+    assert "one of these is enough: " in err
+    assert not Path("demos.jsonl").exists()
+    assert "spent epsilon=0 " in made("ledger", "show")[1]
+    assert "go on?" not in made(*few, "--yes")[2]
+    assert Path("demos.jsonl").exists()
 
 
 def test_where_no_epsilon_would_do_the_last_line_names_another_change(made: Run) -> None:
@@ -564,8 +589,8 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     small, *others = LABELS
     few = ("--set", "probe_seconds=0.01", "--set", f"population.{small}=8")
     _, out, err = made("plan", *few, *(f"--set=population.{label}=3000" for label in others))
-    assert f"warning: the texts of {small} will say little of the records\n" in err
-    assert f"; but {small}: whole, but they will say " in out
+    assert f"; but the texts of {small} will say hardly anything of the records\n" in out
+    assert "warning" not in err
     taken = "".join(f" --label {label}" for label in others)
     assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
     assert out.endswith("the budget on these labels, too: do so if that is good enough\n")
@@ -573,9 +598,9 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
         populations = [f"--set=population.{label}={count if label == small else 3000}" for label in LABELS]
-        assert ("they will say" not in made("plan", *few[:2], *populations)[1]) is good
+        assert ("warning" not in made("plan", *few[:2], *populations)[1]) is good
     _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
-    assert "they will say" not in out + err
+    assert "warning" not in out + err
     assert out.endswith("next: dpfewshot generate, with the same options\n")
 
 

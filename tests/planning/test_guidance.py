@@ -12,11 +12,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpfewshot as dpf
-from dpfewshot.mechanisms import PublicCentred
+from dpfewshot.mechanisms import PublicCentred, WordHistogram
 from dpfewshot.planning.plan import READABLE_NOISE, GenerationPlan, reading
 from dpfewshot.values import epsilon_text
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
+
+NOISES = {"a": 0.01, "b": 0.1, "c": 0.5, "d": 0.3}
+"""The noise of labels of a word histogram."""
 
 
 def planned(tokens: int, prompts: int, *, every: int | None = None) -> GenerationPlan:
@@ -128,3 +131,17 @@ def test_a_gaussian_release_exceeds_its_epsilon_more_often_than_delta() -> None:
 
     noise = brentq(lambda s: exceeds(s) - math.exp(2) * norm.cdf(-1 / (2 * s) - 2 * s) - 1e-5, 1, 3)
     assert exceeds(noise) == pytest.approx(9.3e-5, abs=0.05e-5)
+
+
+def test_a_warning_is_right_for_each_label() -> None:
+    made = synthesizer(mechanism=WordHistogram(), tokens_per_draw=None, prompts_per_draw=None).plan
+    one = made.strata[0]
+    strata = [dataclasses.replace(one, scope=name, noise_on_mean=noise) for name, noise in NOISES.items()]
+    (warning,) = dataclasses.replace(made, strata=tuple(strata)).warnings
+    said = (
+        "the texts of c, d will say hardly anything of the records; those of b will say little of the records"
+    )
+    assert warning.startswith(f"{said}; what helps: more records, a larger epsilon, texts without records")
+    told = reading(dataclasses.replace(made, strata=tuple(strata)))
+    assert told == f"whole, and as close to the records as this model comes; but {said}"
+    assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"whole, but {said}"
