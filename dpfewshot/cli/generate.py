@@ -66,9 +66,8 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
     help="Continue the newest run of this plan in the account, or begin one. What it released is written and "
     "not paid for again. NAME tells runs of one plan apart, such as nights. Needs --ledger.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask whether to go on if most texts will be of little use.")
 @quiet_option
-def generate(*, project: Project, resume: str | None, yes: bool, as_json: bool) -> None:
+def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     """Release demonstrations of private records under (epsilon, delta).
 
     \b
@@ -100,7 +99,7 @@ def generate(*, project: Project, resume: str | None, yes: bool, as_json: bool) 
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
-        if not (yes or run):
+        if not run:
             _confirm(synthesizer.plan)
         demonstrations = _release(synthesizer, lines, work, resume=run)
         account = synthesizer.account
@@ -134,12 +133,13 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
 
 
 def _confirm(plan: GenerationPlan) -> None:
-    """Ask on a terminal whether to spend the budget where the texts of most labels will be of little use."""
+    """Ask on a terminal whether to spend the budget where most texts will say little; not with --quiet."""
     from dpfewshot.planning.plan import noisy_strata
 
     most = 2 * len(noisy_strata(plan)) > len(plan.strata)
-    question = "the texts of most labels will be of little use: go on?"
-    if most and sys.stdin.isatty() and sys.stderr.isatty() and not click.confirm(question, err=True):
+    question = "the texts of most labels will say little of the records: spend the budget all the same?"
+    terminal = sys.stdin.isatty() and sys.stderr.isatty() and not click.get_current_context().params["quiet"]
+    if most and terminal and not click.confirm(question, err=True):
         raise click.Abort("nothing is spent")
 
 

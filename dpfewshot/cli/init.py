@@ -278,7 +278,7 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
     question = "Describe the labels in a few words, so that the model knows what they are about?"
     if not yes and click.confirm(question, err=True):
         asked = list(labels)
-    question = "What does {} mean? In a few words, without the name, what the writer wants. Enter to skip"
+    question = 'What is {} about? In a few words, such as "reporting a stolen card". Enter to skip'
     answers: dict[str, Any] = dict.fromkeys(asked)
     for label in asked:
         _answer(answers, label, question.format(label), "", _printable, yes=yes)

@@ -21,7 +21,7 @@ json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="P
 
 
 quiet_option: Decorator = click.option(
-    "--quiet", is_flag=True, help="Print no stages on standard error, only warnings and errors."
+    "--quiet", is_flag=True, help="Print no stages on standard error, only warnings and errors; ask nothing."
 )
 """For a command with `cli.options.takes`, which leaves the value to `stages`."""
 

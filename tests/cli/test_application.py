@@ -133,7 +133,7 @@ def test_help_has_an_example_and_no_option_stands_twice(command: Run, name: str)
     assert name == "" or isinstance(COMMANDS[name], click.Group) or "--json" in options
 
 
-MOST_OPTIONS, MOST_OF_GENERATE = 45, 21
+MOST_OPTIONS, MOST_OF_GENERATE = 45, 20
 """`--help` aside. What is set rarely is a key of the project file."""
 
 

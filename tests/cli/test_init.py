@@ -335,12 +335,12 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
     answers(f'\n\n\ny\n{PHRASE}\n\na parcel that is "late"\n\n\n\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("without the name")) == (0, 2)
+    assert (status, err.count("reporting a stolen card")) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
     assert dpf.load().project.holdout == 0  # nobody asked for `choose`
     answers(f"\n\n\ny\n{PHRASE}\ny\n\n\nto pay less\n\n\n\ny\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
-    assert (status, err.count("without the name")) == (0, 5)
+    assert (status, err.count("reporting a stolen card")) == (0, 5)
     assert err.count("what is chosen by reading them is outside the guarantee") == 1
     assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
     assert dpf.load().project.holdout == 0.2
@@ -568,13 +568,13 @@ def test_generate_asks_before_it_spends_on_texts_of_little_use(
     answers("n\n")
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     status, _, err = made(*few)
-    assert (status, err.count("go on? [y/N]")) == (130, 1)
+    assert (status, err.count("all the same? [y/N]")) == (130, 1)
     assert err.endswith("dpfewshot: nothing is spent\n")
-    assert err.count("of the records") == 1  # not said twice
+    assert err.count("anything of the records") == 1  # not said twice
     assert "one of these is enough: " in err
     assert not Path("demos.jsonl").exists()
     assert "spent epsilon=0 " in made("ledger", "show")[1]
-    assert "go on?" not in made(*few, "--yes")[2]
+    assert "all the same?" not in made(*few, "--quiet")[2]
     assert Path("demos.jsonl").exists()
 
 
