@@ -229,8 +229,8 @@ def remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> I
     if further:
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
     yield (
-        "      or take texts without records, as `dpfewshot plan` shows them: there they cost nothing and do "
-        "about as well. Leave such a label out (`labels`), or merge it with another in the file before `init`"
+        "      or take texts without records there, as `dpfewshot plan` shows: they cost nothing, and may do "
+        "as well. Leave such a label out (`labels`), or merge it with another in the file before `init`"
     )
 
 

@@ -70,20 +70,8 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
 
 def noise_warnings(plan: GenerationPlan) -> list[str]:
     """A warning if a stratum's noise is above what its mechanism was measured to bear; else none."""
-    noisy = noisy_strata(plan)
-    if not noisy:
-        return []
-    settings, worst = plan.settings, noisy[0]
-    remedies = ["more records", "a larger epsilon"]
-    if plan.mechanism != WordHistogram.name:  # whose one draw serves all texts
-        if settings.shots_per_label > 1:
-            remedies.append("fewer shots_per_label")
-        remedies.append("a smaller max_tokens")
-    if settings.prompts_per_draw < settings.most_prompts(worst.population):
-        remedies.append(f"more time ({_more_prompts(plan, worst)})")
-    remedies.append("texts without records there, which cost nothing and do about as well")
-    helps = f"what helps: {', '.join(remedies)} (docs/how-to/settings.md)"
-    return [f"{_faults(plan)}; {helps}"]
+    helps = "what helps: docs/how-to/settings.md#what-helps-where-plan-warns"
+    return [f"{_faults(plan)}; {helps}"] if noisy_strata(plan) else []
 
 
 def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
@@ -135,16 +123,6 @@ def _fault(plan: GenerationPlan, noise: float) -> str:
         return "read badly: most words will be random"
     fault = f"about 1 word in {OUT_OF_PLACE[hopeless]}, or more, will be out of place"
     return f"read badly: {'they will make little sense, and ' * hopeless}{fault}"
-
-
-def _more_prompts(plan: GenerationPlan, worst: StratumPlan) -> str:
-    """How many prompts it takes at least: σ does not fall with M, so the noise falls as 1/M at most."""
-    prompts, (bearable, _) = plan.settings.prompts_per_draw, READABLE_NOISE[plan.mechanism]
-    wanted = prompts * (worst.noise_on_mean or 0.0) / bearable
-    if wanted > plan.settings.most_prompts(worst.population):
-        return "a larger prompt_token_limit"
-    work = plan.prompt_tokens // prompts * math.ceil(wanted)
-    return f"at least prompt_token_limit={work} or prompts_per_draw={math.ceil(wanted)}"
 
 
 @dataclass(frozen=True)

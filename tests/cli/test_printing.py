@@ -59,8 +59,6 @@ def arguments(tmp_path: Path) -> list[str]:
         ("1 --max-tokens 8 --shots 0", "--shots"),
         ("1 --max-tokens 8 --set accounting=published", "--set sampling=fixed-size"),
         ("1 --max-tokens 8 --set text=body", "text, label_column and --unit"),
-        ("1 --max-tokens 8 -M 5", "(at least --set prompt_token_limit="),
-        ("0.01 --max-tokens 8 -M 5", "more time (a larger prompt_token_limit)"),
         ("1 --max-tokens 8", "raise record_token_cap"),
         (
             "1 --max-tokens 80 --set top_k=8 --set prompt_token_limit=10",
