@@ -7,8 +7,8 @@ and counted for all texts of a label. Everything else reads public numbers:
    long it shall be.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
-3. The candidate that is most like the histogram is released, of those that end, if there are any. What the
-   model gives its tokens counts too, so that it makes sense; words of an earlier text count against it.
+3. The candidate that is most like the histogram is released, of those that end and share few words with
+   earlier texts, if there are any. What the model gives its tokens counts too, so that it makes sense.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ _NEAR: Final = 12.0
 _SENSE: Final = 0.1
 """What a nat of the mean log-probability of a candidate's tokens counts, beside its likeness."""
 
-_ALIKE: Final = 0.2
-"""What a candidate loses that has all words of an earlier text of its label; of fewer, the share."""
+_MOST_SHARED: Final = 2 / 3
+"""The share of its words above which a text says again what another one does, with another greeting, say."""
 
 _WORST: Final = 100.0
-"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name or a number."""
+"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name or a number.
+
+Half of them put one that repeats an earlier text behind those that do not."""
 
 _PLACE: Final = re.compile(r"\[|1234")
 """What a model writes in place of a name or a number: "Dear [name]", "my card number is 12345678"."""
@@ -100,13 +102,14 @@ class _Candidate:
     def worth(
         self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]], earlier: Sequence[str]
     ) -> tuple[bool, float]:
-        """Whether it is new; and its likeness to the histogram, its sense, and how little it repeats."""
+        """Whether it is new; and its likeness to the histogram, and its sense."""
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
         if self.draft.cut_off or _PLACE.search(self.text):
             sense -= _WORST
-        alike = max((_shared(self.text, each) for each in earlier), default=0.0)
+        if any(_shared(self.text, each) > _MOST_SHARED for each in earlier):
+            sense -= _WORST / 2
         likeness = histogram.likeness(features(self.text, tokenize))
-        return self.text not in ("", *earlier), likeness + _SENSE * sense - _ALIKE * alike
+        return self.text not in ("", *earlier), likeness + _SENSE * sense
 
 
 @dataclass(frozen=True)
