@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -95,8 +96,8 @@ def instruction_only_demonstrations(
         return support[decoding.choose(steps, random_source)]
 
     made = []
-    for label in planned * shots:
-        prompts = writer.for_label(label)
+    for number, label in product(range(shots), planned):
+        prompts = writer.for_label(label, number)
         draft, released = loop.continued(prompts, [], max_tokens, choose)
         text = loop.text(prompts, released)
         made.append(

@@ -20,7 +20,7 @@ from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.plan import account_line, describe, remedies
+from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
@@ -118,8 +118,6 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
     """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
-    from dpfewshot.planning.planner import enough
-
     tell = stages()
     if sys.stderr.isatty():
         tell("measuring the model's speed")
@@ -127,9 +125,6 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     tell(describe(synthesizer.plan, project.data.unit))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
-        needed = enough(synthesizer.set_up.mechanism, synthesizer.plan)
-        for line in remedies(synthesizer.plan, needed, project.data.unit):
-            tell(line)
 
 
 def _confirm(plan: GenerationPlan) -> None:

@@ -51,6 +51,11 @@ _FROM_NO_RECORD: Final = (
     "records: what is chosen by reading them is outside the guarantee"
 )
 
+_SUBJECTS: Final = (
+    'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, and '
+    "prompts with the texts explain the label by all of them. Abbreviations are asked for in any case"
+)
+
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
 
@@ -183,7 +188,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = (
         "Will you let `dpfewshot choose` find out later whether the texts help? "
-        f"{percent_text(HOLDOUT)} of the {plural(noun)} then write nothing"
+        f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing"
     )
     given["holdout"] = HOLDOUT if yes or click.confirm(question, err=True) else 0
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
@@ -278,7 +283,9 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
     question = "Describe the labels in a few words, so that the model knows what they are about?"
     if not yes and click.confirm(question, err=True):
         asked = list(labels)
-    question = 'What is {} about? In a few words, such as "reporting a stolen card". Enter to skip'
+    if asked and not yes:
+        click.echo(_SUBJECTS, err=True)
+    question = "What is {} about? Enter to skip"
     answers: dict[str, Any] = dict.fromkeys(asked)
     for label in asked:
         _answer(answers, label, question.format(label), "", _printable, yes=yes)
@@ -444,7 +451,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
     written = {key: _toml(value) for key, value in values.items()}
     descriptions = meanings or {"Phone payments": "paying in a shop with the phone"}
     lines = [
-        "[task.label_descriptions]  # what a label means whose name says too little",
+        "[task.label_descriptions]  # what a label means: texts take turns with what semicolons part",
         *(f"{_toml(label)} = {_toml(meaning)}" for label, meaning in descriptions.items()),
     ]
     written["meanings"] = "\n".join(lines if meanings else [f"# {line}" for line in lines])

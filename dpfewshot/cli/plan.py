@@ -73,7 +73,7 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
             describe(measured, unit),
             f"      {account}",
             *_without_records(synthesizer),
-            *remedies(measured, needed, unit),
+            *(_remedies(measured, needed, unit) if needed else ()),
             _next(measured, needed, pays=pays),
         ]
         click.echo("\n".join(lines))
@@ -84,7 +84,7 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
 _NEXT_TO_NOTHING: Final = 0.01
 """The share of a budget below which no further plan is of use."""
 
-_LISTED: Final = 6
+_LISTED: Final = 12
 """The most labels that are listed one by one."""
 
 _OF_A_LETTER: Final = re.compile(r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
@@ -122,12 +122,14 @@ def _after(word: str, lines: Iterable[str]) -> str:
 def _sources(plan: GenerationPlan, noun: str) -> str:
     """For which labels, and how many units each has."""
     strata, shots = plan.strata, plan.settings.shots_per_label
+    once = "" if noun == unit_noun(None) else f"; a {noun} of several labels counts for one of them"
     each = "" if shots == 1 else f"{shots} "
     if len(strata) <= _LISTED:
-        return "; ".join(f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
+        of_each = (f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
+        return "; ".join(of_each) + once
     sizes = [one.population for one in strata]
     most = counted(max(sizes), noun)
-    return f"{shots} for each of {len(strata)} labels, which have {min(sizes)} to {most} each"
+    return f"{shots} for each of {len(strata)} labels, which have {min(sizes)} to {most} each{once}"
 
 
 def _cost(plan: GenerationPlan, noun: str) -> str:
@@ -159,7 +161,8 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
-    yield "      without records, and so for nothing, the model writes:"
+    some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
+    yield f"      without records, and so for nothing, the model writes{some}:"
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
     letters = any(_OF_A_LETTER.search(one.text) for one in made)
@@ -209,10 +212,8 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
 
 
-def remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> Iterator[str]:
+def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
-    if needed is None:
-        return
     settings, readable = plan.settings, _readable_labels(plan)
     of_each = " of each label" if needed.scope else ""
     ways = {
@@ -229,8 +230,8 @@ def remedies(plan: GenerationPlan, needed: Enough | None, unit: str | None) -> I
     if further:
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
     yield (
-        "      or take texts without records there, as `dpfewshot plan` shows: they cost nothing, and may do "
-        "as well. Leave such a label out (`labels`), or merge it with another in the file before `init`"
+        "      or leave such a label without examples (--label for the others): prompts name it all the "
+        "same. Texts like those above, without records, cost nothing"
     )
 
 
@@ -241,10 +242,10 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     if not pays:
         return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
     if needed is not None:
-        advice = "next: dpfewshot plan with other options or more records; generate would spend the budget on"
-        if _readable_labels(plan):
-            return f"{advice} these labels, too: do so if that is good enough"
-        return f"{advice} texts that read so"
+        return (
+            "next: dpfewshot generate if that is good enough, which spends the budget; else change one of "
+            "these, and plan again"
+        )
     context = click.get_current_context()
     generate, in_file = "dpfewshot generate", context.params.get("config")
     if not in_file or any(

@@ -186,7 +186,7 @@ class HistogramLoop(TokenLoop):
         """
         max_tokens, prompts, gains = request.max_tokens, request.prompts, {}
         if histogram is not None:
-            prompts = prompts.hinted(self._length(histogram, max_tokens))
+            prompts = (request.subject or prompts).hinted(self._length(histogram, max_tokens))
             gains = self._gains(histogram)
         suffixes = [[*prompts.public_suffix, *one.tokens] for one in candidates]
         with closing_block(self.backend, prompts.prefix, suffixes, max_tokens) as block:

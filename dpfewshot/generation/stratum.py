@@ -246,6 +246,7 @@ class StratumRun:
                     f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
                 )
             if len(released) < max_tokens and not set_up.loop.ended(released):
+                earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
                 request = TextRequest(
                     set_up.bodies(self.plan, self.part),
                     set_up.sampler(self.plan),
@@ -254,7 +255,8 @@ class StratumRun:
                     set_up.writer.for_label(label),
                     max_tokens,
                     released,
-                    earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
+                    earlier,
+                    set_up.writer.for_label(label, len(earlier)),
                     stop=stop,
                 )
                 with closing(set_up.loop.tokens(request)) as tokens:

@@ -62,6 +62,7 @@ class TextRequest:
         reservation: charges each draw, and gives its permit.
         released: the tokens of an interrupted text, which none of them ends; else empty. Takes each new one.
         earlier: texts of the label that were released before, from which this one differs.
+        subject: `prompts` of the one subject of a text that is written without records; None if it has all.
         stop: checked before each draw and after each token.
     """
 
@@ -73,6 +74,7 @@ class TextRequest:
     max_tokens: int
     released: list[int]
     earlier: Sequence[str] = ()
+    subject: LabelPrompts | None = None
     stop: StopSignal = field(default_factory=StopSignal)
 
 

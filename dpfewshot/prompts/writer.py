@@ -149,9 +149,9 @@ class PromptWriter:
         further = (self.backend.tokenize(f"{layout.separator}{name}:") for name in others)
         object.__setattr__(self, "_further", tuple(map(tuple, further)))
 
-    def for_label(self, label: str) -> LabelPrompts:
-        """Return the pieces of the prompts for a label."""
-        named = self.backend.tokenize(f" {self.task.described(label)}")
+    def for_label(self, label: str, number: int | None = None) -> LabelPrompts:
+        """Return the pieces of the prompts for a label, or for a text of one subject (`Task.described`)."""
+        named = self.backend.tokenize(f" {self.task.described(label, number)}")
         opening = [*self._label_field, *named, *self._text_field]
         # If labels are free, a record's label is private: records share only the field's name.
         opener = self._label_field if self.task.labels is None else opening

@@ -51,7 +51,8 @@ class Task:
         chat: whether prompts are written as a conversation, in the template of the model that generates.
         label_descriptions: the meaning of labels whose names say too little, by label, such as
             {"Phone payments": "paying in a shop with the phone"}. It stands for the label in prompts for new
-            texts, and beside it in prompts to label a text.
+            texts, and beside it in prompts to label a text. Texts that are written without records take turns
+            with the subjects in it: "a lost key; an extra key" has two.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
             apart from what may end it; no two texts of a label, in a run or in one of its disjoint parts,
             begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
@@ -182,9 +183,16 @@ class Task:
         """The arguments by name."""
         return asdict(self)
 
-    def described(self, label: str) -> str:
-        """What a prompt for new texts says of the label: its description if there is one, else its name."""
-        return (self.label_descriptions or {}).get(label, label)
+    def described(self, label: str, number: int | None = None) -> str:
+        """What a prompt for new texts says of the label: its description if there is one, else its name.
+
+        `number` is that of a text of the label, which takes its turn among the subjects; None names all.
+        """
+        meaning = (self.label_descriptions or {}).get(label)
+        subjects = [each for each in map(str.strip, (meaning or "").split(";")) if each]
+        if number is None or not subjects:
+            return meaning or label
+        return subjects[number % len(subjects)]
 
     def preamble(self) -> str:
         """The start of every prompt: the instruction, the made-up example if there is one, an empty line."""

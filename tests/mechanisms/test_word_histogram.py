@@ -334,6 +334,25 @@ def test_what_is_expected_is_the_models_and_an_odd_word_is_its_records_matter(mo
     assert histogram_of(run)["words"] == pytest.approx(kept)
 
 
+def test_texts_take_turns_with_the_subjects_of_a_label():
+    """What the model expects is of all of them, and the records are counted once."""
+    asked = []
+
+    def answer(prompt):
+        asked.append(tuple(token for token in prompt if token in {0, 1}))
+        return [0, 0, 0.5, 0.5]
+
+    model = dpf.backends.Scripted([" late", " lost", " parcel", "\n"], answer, end_token_ids={3})
+    task = replace(SUPPORT_TICKETS, label_descriptions={"Refund": "late; lost"})
+    budget = dpf.PrivacyBudget(4, 1e-5)
+    run = dpf.Synthesizer(
+        task, support_tickets(), model, budget=budget, labels=["Refund"], shots_per_label=3, max_tokens=4
+    )
+    run.generate_all()
+    assert list(dict.fromkeys(asked)) == [(0, 1), (0,), (1,)]
+    assert asked[-1] == (0,)
+
+
 class Failing(dpf.backends.LogprobBackend):
     """The model, which fails where it is told to."""
 

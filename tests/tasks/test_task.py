@@ -76,7 +76,10 @@ def test_descriptions_are_the_tasks_own() -> None:
     given = UserDict({"Glad": "smiling"})
     task = Task(**MOOD, label_descriptions=given)
     given["Glad"] = "another"
-    assert task.described("Glad") == "smiling"
+    assert task.described("Glad") == task.described("Glad", 1) == "smiling"
+    several = Task(**MOOD, label_descriptions={"Glad": "smiling; a laugh;"})
+    turns = [several.described("Glad", number) for number in (None, 0, 1, 2)]
+    assert turns == ["smiling; a laugh;", "smiling", "a laugh", "smiling"]
     assert Task(**MOOD, label_descriptions={}) == Task(**MOOD)
     assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301 - our own
     assert {task: 1}[Task(**MOOD, label_descriptions={"Glad": "smiling"})] == 1
