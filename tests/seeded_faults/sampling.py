@@ -272,8 +272,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/account/scopes.py",
-        "listed = json.dumps([self.column, sorted(self.labels), *self.holdout]).encode()",
-        "listed = json.dumps([self.column, sorted(self.labels)]).encode()",
+        "listed = json.dumps([self.column, sorted(self.labels), self.label_rule, *self.holdout]).encode()",
+        "listed = json.dumps([self.column, sorted(self.labels), self.label_rule]).encode()",
         "another holdout is another partition",
         "tests/property/test_holdout.py tests/integration/test_holdout.py",
     ),
