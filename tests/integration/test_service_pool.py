@@ -28,7 +28,7 @@ UNITS = 30
 SLOWER = 0.3
 """Seconds that a long record adds to a generation."""
 
-PACE = 1.0
+PACE = 2.0
 
 
 class SlowForLongRecords(Sentence):
