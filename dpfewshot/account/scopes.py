@@ -124,12 +124,13 @@ def check_partition(kept: str | None, scope: str | None) -> None:
     if new is not None and kept not in (None, new):
         raise LedgerError(
             "this plan divides the data set in another way than the plans of its account, so that their "
-            "costs would add: it has another task, label column, labels or holdout. No option of an earlier "
-            "command is kept: repeat it, or write it into the project file. If only the holdouts differ, "
-            "give both the same: holdout is 0.2 in a project file, and 0 in Python's Settings. Else give it "
-            "an account of its own with a share of the budget, or keep both in one where every plan counts "
-            "for the whole data set (dpfewshot ledger create --sequential). The account has "
-            f"{kept}, this plan {new}"
+            "costs would add: it has another task, label column, labels, holdout, or rule for units of "
+            "several labels. No option of an earlier command is kept: repeat it, or write it into the "
+            "project file. If only the holdouts differ, give both the same: holdout is 0.2 in a project "
+            "file, and 0 in Python's Settings. Else give it an account of its own with a share of the "
+            "budget, or keep both in one where every plan counts for the whole data set (dpfewshot ledger "
+            "create --sequential). "
+            f"The account has {kept}, this plan {new}"
         )
 
 

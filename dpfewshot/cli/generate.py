@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import click
 
@@ -21,7 +21,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
-from dpfewshot.cli.printing import quiet_option, stages, warn
+from dpfewshot.cli.printing import on_terminal, quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
@@ -99,15 +99,18 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
         if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
-        if not run:
-            _confirm(synthesizer.plan)
-        demonstrations = _release(synthesizer, lines, work, resume=run)
+        begins = not run or _begins(synthesizer, run)
+        if begins:
+            _confirm(project, synthesizer.plan)
+        demonstrations = _release(
+            synthesizer, lines, work, resume=run, verb="generating" if begins else "resuming"
+        )
         account = synthesizer.account
     document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
     with suppress(LedgerError):  # nothing that is paid for is lost
         if ledger is not None and account is not None:
             document["chain_tip"] = account.chain_tip
-            if not sys.stderr.isatty():  # for a log
+            if not on_terminal(sys.stderr):  # for a log
                 name = on_one_line(account.dataset or "in memory")
                 stages()(f"account {name}: chain tip {account.chain_tip}")
     if as_json:
@@ -119,23 +122,36 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
     """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
     tell = stages()
-    if sys.stderr.isatty():
+    if on_terminal(sys.stderr):
         tell("measuring the model's speed")
-        synthesizer.probe(project.probe_seconds)
+        synthesizer.probe()
     tell(describe(synthesizer.plan, project.data.unit))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
 
 
-def _confirm(plan: GenerationPlan) -> None:
+def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
+    """Whether --resume finds no run to continue, so that one begins, and say so."""
+    if synthesizer.has_run("" if resume is True else resume):
+        return False
+    if resume is True and synthesizer.account is not None:
+        _check_no_other_run(synthesizer.account)
+    stages()("this account has no such run with these settings: a new one begins, and is paid for")
+    return True
+
+
+def _confirm(project: Project, plan: GenerationPlan) -> None:
     """Ask on a terminal whether to spend the budget where most texts will say little; not with --quiet."""
     from dpfewshot.planning.plan import noisy_strata
 
-    most = 2 * len(noisy_strata(plan)) > len(plan.strata)
+    if 2 * len(noisy_strata(plan)) <= len(plan.strata) or click.get_current_context().params["quiet"]:
+        return
     question = "the texts of most labels will say little of the records: spend the budget all the same?"
-    terminal = sys.stdin.isatty() and sys.stderr.isatty() and not click.get_current_context().params["quiet"]
-    if most and terminal and not click.confirm(question, err=True):
-        raise click.Abort("nothing is spent")
+    terminal = on_terminal(sys.stdin) and on_terminal(sys.stderr)
+    if terminal and not click.confirm(question, err=True):
+        kept = project.account.ledger is not None
+        another = "; another epsilon in the same account takes dpfewshot ledger change-budget" * kept
+        raise click.Abort(f"nothing is spent{another}")
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:
@@ -174,18 +190,12 @@ def _naming_resume(named: AccountName) -> Iterator[None]:
 
 
 def _release(
-    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: bool | str
+    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: bool | str, verb: str
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
-    verb = "resuming" if resume else "generating"
-    if resume and not synthesizer.has_run("" if resume is True else resume):
-        if resume is True and synthesizer.account is not None:
-            _check_no_other_run(synthesizer.account)
-        tell("this account has no such run with these settings: a new one begins, and is paid for")
-        verb = "generating"
     tell(f"{verb} {counted(planned, 'demonstration')}")
-    if not sys.stderr.isatty():
+    if not on_terminal(sys.stderr):
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
     released, between = 0, False
 
@@ -196,9 +206,9 @@ def _release(
             nonlocal released, between
             released += 1
             lines.write(one, again=bool(resume))
-            if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
+            if lines.output is not None and one.certified and on_terminal(sys.stdout):  # no log that is kept
                 click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
-            if not sys.stderr.isatty():  # which has a bar
+            if not on_terminal(sys.stderr):  # which has a bar
                 tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
             if interrupted() and released < planned:
                 between = True

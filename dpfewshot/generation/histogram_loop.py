@@ -212,7 +212,7 @@ class HistogramLoop(TokenLoop):
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
         if histogram.length is None:
             return []
-        told = self.backend.tokenize(f"\nLength: {min(histogram.length, max_tokens * 3 // 4)} words")
+        told = self.backend.tokenize(f"\nLength: {min(histogram.length, max(1, max_tokens * 3 // 4))} words")
         return told if len(told) <= MOST_HINT else []
 
     def _beginning(self, histogram: Histogram) -> list[int]:

@@ -245,28 +245,33 @@ class StratumRun:
                 raise BudgetExceeded(
                     f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
                 )
+            earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
+            number = self.part + len(earlier) * set_up.plan.settings.disjoint_parts  # of the label's texts
+            prompts = set_up.writer.for_label(label)
+            subject = set_up.writer.for_label(label, number) if set_up.mechanism.draws_once else prompts
             if len(released) < max_tokens and not set_up.loop.ended(released):
-                earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
                 request = TextRequest(
                     set_up.bodies(self.plan, self.part),
                     set_up.sampler(self.plan),
                     set_up.release(self.plan),
                     reservation,
-                    set_up.writer.for_label(label),
+                    prompts,
                     max_tokens,
                     released,
                     earlier,
-                    set_up.writer.for_label(label, len(earlier)),
+                    subject,
                     stop=stop,
                 )
                 with closing(set_up.loop.tokens(request)) as tokens:
                     for token in tokens:
                         on_token(token)
-            return self._recorded(reservation, label, released)
+            return self._recorded(reservation, label, set_up.loop.text(subject, released), released)
 
-    def _recorded(self, reservation: Reservation, label: str, released: Sequence[int]) -> Demonstration:
+    def _recorded(
+        self, reservation: Reservation, label: str, text: str, released: Sequence[int]
+    ) -> Demonstration:
         """The demonstration of these tokens, once the ledger has recorded it."""
-        loop, cost, certificate = self.set_up.loop, self.cost, None
+        cost, certificate = self.cost, None
         if cost is not None and self.account is not None:
             certificate = Certificate(
                 plan=plan_hash(*cost.amount, self.set_up.account_details(self.plan)),
@@ -277,7 +282,6 @@ class StratumRun:
                 **asdict(self.set_up.provenance.short()),
                 run=self.key.run,
             )
-        text = loop.text(self.set_up.writer.for_label(label), released)
         made = Demonstration(
             text=text,
             label=label,
@@ -288,7 +292,7 @@ class StratumRun:
             mechanism=self.set_up.mechanism.name,
             fields=self.set_up.task.layout.fields_of(text),
             certificate=certificate,
-            finished=loop.ended(released),
+            finished=self.set_up.loop.ended(released),
         )
         reservation.release(made.as_line())
         return made

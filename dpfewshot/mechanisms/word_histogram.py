@@ -219,7 +219,7 @@ class Histogram:
 
     @property
     def length(self) -> int | None:
-        """The words of a text of the commonest length; None if noise may have made it."""
+        """The words of a text of the commonest length; None if none is clear of the noise."""
         around = np.convolve(self.lengths, _AROUND, "same")
         return round(2 ** (int(np.argmax(around)) / 2)) if any(self.lengths) else None
 

@@ -7,16 +7,19 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dpfewshot as dpf
 from dpfewshot.cli import project
 from dpfewshot.cli.application import main, run
 from dpfewshot.cli.project import MECHANISM_NAMES
-from tests.support.commands import Run
+from tests.support.commands import Run, Terminal
 from tests.support.scripts import Hooked
 
 SECRET = "swordfish"
@@ -124,6 +127,72 @@ def test_private_predictions_clip_follows_from_a_temperature(command: Run) -> No
     assert (status, json.loads(out)["epsilon"] <= 4) == (0, True)
     status, _, err = command(*solved, "--set", "clip=10")
     assert (status, "would fix epsilon" in err) == (2, True)
+
+
+NOISY = (
+    *("--task", "trec", "--records", "records.jsonl", "--label", "Location", "--epsilon", "1"),
+    *("--delta", "1e-3", "--max-tokens", "3", "--backend", "tests.support.scripts:Desk"),
+    *("--mechanism", "word-histogram"),
+)
+"""Of 20 records a label."""
+
+
+def on_terminals(monkeypatch: pytest.MonkeyPatch, names: str, answers: str = "") -> None:
+    """Make these of the standard streams a terminal's, on which somebody has typed the answers."""
+    monkeypatch.setattr(
+        "dpfewshot.cli.generate.on_terminal",
+        lambda stream: any(stream is getattr(sys, name) for name in names.split()),
+    )
+    monkeypatch.setattr(dpf.Synthesizer, "probe", lambda _: None)  # it takes seconds
+    monkeypatch.setattr("sys.stdin", Terminal(answers) if "stdin" in names else StringIO(answers))
+
+
+@pytest.mark.usefixtures("towns")
+@pytest.mark.parametrize(
+    ("terminals", "further", "status"),
+    [
+        ("stdin stderr", "", 130),
+        ("stdin stderr", "--ledger sqlite:///budget.db --dataset towns --set create=true", 130),
+        ("stdin stderr", "--ledger sqlite:///budget.db --dataset towns --set create=true --resume", 130),
+        ("stdin stderr", "--quiet", 0),
+        ("stdin stderr", "--epsilon 100", 0),
+        ("stdin", "", 0),
+        ("stderr", "", 0),
+    ],
+)
+def test_who_is_at_a_terminal_is_asked_before_noise_is_paid_for(
+    command: Run, monkeypatch: pytest.MonkeyPatch, terminals: str, further: str, status: int
+) -> None:
+    on_terminals(monkeypatch, terminals, "n\n")
+    found, out, err = command("generate", *NOISY, *further.split())
+    asked = "spend the budget all the same? [y/N]" in err
+    assert (found, asked, bool(out)) == (status, status == 130, status == 0)
+    assert ("nothing is spent" in err) is asked
+    assert ("ledger change-budget" in err) is (asked and "--ledger" in further)
+    if asked and "--ledger" in further:
+        assert json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])["spent"]["epsilon"] == 0
+
+
+@pytest.mark.parametrize(("few", "asked"), [(1, False), (2, True)])
+def test_noise_is_asked_about_if_it_is_in_more_than_half_of_the_labels(
+    command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few: int, asked: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    counts = {"Location": 1000, "Number": 20, "Person": 20 if few == 2 else 0}
+    rows = [{"text": "Where is it ?", "label": one} for one, count in counts.items() for _ in range(count)]
+    Path("records.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    on_terminals(monkeypatch, "stdin stderr", "y\n")
+    further = ("--label", "Number", *("--label", "Person") * (few == 2))
+    status, out, err = command("generate", *NOISY, *further)
+    assert (status, len(out.splitlines()), "[y/N]" in err) == (0, 1 + few, asked)
+
+
+@pytest.mark.usefixtures("towns")
+def test_a_service_may_have_closed_its_standard_input(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    status, out, err = command("generate", *NOISY)
+    assert (status, json.loads(out)["certified"], "[y/N]" in err) == (0, True, False)
+    assert command("init", "records.jsonl")[0] == 2
 
 
 @pytest.mark.model

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import groupby
 from zlib import crc32
 
 import numpy as np
@@ -351,6 +352,19 @@ def test_texts_take_turns_with_the_subjects_of_a_label():
     run.generate_all()
     assert list(dict.fromkeys(asked)) == [(0, 1), (0,), (1,)]
     assert asked[-1] == (0,)
+    asked.clear()
+    dpf.Synthesizer(
+        task,
+        support_tickets(),
+        model,
+        budget=budget,
+        labels=["Refund"],
+        shots_per_label=4,
+        max_tokens=4,
+        settings=Settings(disjoint_parts=2),
+    ).generate_all()  # each part makes two texts
+    turns = [subjects for subjects, _ in groupby(asked)]
+    assert Counter(turns) == {(0, 1): 2, (0,): 2, (1,): 2}
 
 
 class Failing(dpf.backends.LogprobBackend):
@@ -488,6 +502,38 @@ def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
         one.worth(histogram, model.tokenize, [written[0].text]) for one in written
     )
     assert new > greeted > unended > again
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier", "behind"),
+    [
+        ("I sold it today with no reason.", "I sold it.", True),  # of the words of the shorter one
+        ("I sold it.", "Please cancel, I sold it today.", True),
+        ("I Sold my car.", "i sold it.", False),  # two of three
+        ("I sold my car today.", "I sold my policy then.", False),
+        ("I sold my sold my.", "I sold a car today.", False),  # distinct words
+    ],
+)
+def test_a_text_is_another_with_a_third_of_its_words_new(text, earlier, behind):
+    words = [*dict.fromkeys(f" {word}" for word in text[:-1].split()), ".", "\n"]
+    model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
+    one = _Candidate(HistogramLoop(model, SUPPORT_TICKETS.layout).draft(model.tokenize(f" {text}\n")))
+    assert one.text == text
+    flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    alone, beside = (one.worth(flat, model.tokenize, others)[1] for others in ([], ["Other.", earlier]))
+    assert (beside < alone - 1) is behind
+
+
+@pytest.mark.parametrize(("most", "max_tokens", "told"), [(2, 40, 8), (1, 40, ""), (2, 8, 6), (2, 1, 1)])
+def test_a_length_is_told_in_few_tokens_and_never_one_beyond_the_text(monkeypatch, most, max_tokens, told):
+    monkeypatch.setattr(histogram_loop, "MOST_HINT", most)
+    model = dpf.backends.Scripted(
+        ["\nLength:", *(f" {each} words" for each in range(9))], lambda _: [0.1] * 10
+    )
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    of_eight = Histogram({}, {}, [0.0] * 6 + [1.0] + [0.0] * 9, [1.0] * 4, {})
+    hint = model.detokenize(loop._length(of_eight, max_tokens))  # noqa: SLF001 - no text shows it
+    assert hint == (f"\nLength: {told} words" if told else "")
 
 
 def test_prompts_are_in_the_models_template_unless_it_cannot_be_asked(model):

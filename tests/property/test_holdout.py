@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -185,10 +186,17 @@ def test_another_rule_is_another_partition() -> None:
 def test_the_rule_for_units_of_several_labels_is_in_the_partitions_name(monkeypatch) -> None:
     """An account that has plans by another rule refuses: one unit would bear the costs of two labels."""
 
-    def named(**names: str) -> str:
-        return partition_of(partition_of_units(TASK, records_of(**names), Holdout(0)).generating("a") or "")
+    kinds = (
+        (TASK, records_of(unit="customer")),
+        (TASK, as_records([Record("text", "a", "u")])),  # made by hand
+        (TASK, records_of()),  # each record is a unit, of one label
+        (replace(TASK, labels=None), records_of(unit="customer")),  # a unit belongs to no label
+    )
 
-    before = named(unit="customer"), named()
+    def named() -> list[str | None]:
+        return [partition_of_units(task, records, Holdout(0.2)).generating("a") for task, records in kinds]
+
+    before = named()
     monkeypatch.setattr(sampling, "LABEL_RULE", "another rule")
-    assert named(unit="customer") != before[0]
-    assert named() == before[1]  # each record is a unit, of one label
+    changed = [one != other for one, other in zip(before, named(), strict=True)]
+    assert changed == [True, True, False, False]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpfewshot.errors import DPFewShotError, InvalidRecords
@@ -123,7 +124,7 @@ def test_an_error_of_reading_holds_no_record(tmp_path: Path) -> None:
     with pytest.raises(IndexError) as beyond:
         records[len(records)]
     path.write_bytes(path.read_bytes() + b"\n")
-    for read in (lambda: records[1], lambda: list(records)):
+    for read in (lambda: records[1], lambda: list(records), lambda: records.unit_names(np.array([1]))):
         with pytest.raises(InvalidRecords) as changed:
             read()
         for error in (beyond.value, changed.value):
@@ -244,7 +245,7 @@ def test_an_index_without_values_is_refused(missing: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_file_that_changes_is_read_no_more(make: Make, change: str, kept: bool, tmp_path: Path) -> None:
     path = make(tmp_path)
-    indexed = index_records(path, index=tmp_path / "i" if kept else None)
+    indexed = index_records(path, unit="who", index=tmp_path / "i" if kept else None)
     file = path / "data-1.arrow" if path.is_dir() else path
     content = file.read_bytes()
     with file.open("r+b") as opened:
@@ -257,7 +258,13 @@ def test_a_file_that_changes_is_read_no_more(make: Make, change: str, kept: bool
             opened.truncate(len(content) // 2)
     if change == "other bytes":  # of the same size: the time of the change tells
         os.utime(file, ns=(0, 0))
-    for read in (lambda: indexed.take([99]), lambda: indexed[99], lambda: list(indexed), indexed.check):
+    for read in (
+        lambda: indexed.take([99]),
+        lambda: indexed[99],
+        lambda: list(indexed),
+        lambda: indexed.unit_names(np.array([99])),
+        indexed.check,
+    ):
         assert "has changed since it was indexed: index it again" in refusal(read)
 
 

@@ -23,7 +23,7 @@ from dpfewshot.values import Record
 labels = st.sampled_from(["a", "b", "c", "ä"])
 unnamed = st.lists(st.builds(Record, st.uuids().map(str), labels), min_size=1, max_size=25)
 named = st.lists(
-    st.builds(Record, st.uuids().map(str), labels, st.sampled_from("uvwxyz")), min_size=1, max_size=25
+    st.builds(Record, st.uuids().map(str), labels, st.sampled_from("uvwxUVä")), min_size=1, max_size=25
 )
 mixed = st.lists(
     st.builds(Record, st.uuids().map(str), labels, st.sampled_from(["u", "v", None])), min_size=1, max_size=25
