@@ -44,8 +44,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "finished=loop.ended(released),",
-        "finished=text != loop.draft(released).text() or loop.ended(released),",
+        "finished=self.set_up.loop.ended(released),",
+        "finished=text != self.set_up.loop.draft(released).text() or self.set_up.loop.ended(released),",
         "a text that was completed does not say that the model ended it",
         "tests/generation/test_completion.py",
     ),
