@@ -68,9 +68,8 @@ class Demonstrations(Sequence[Demonstration]):
 
     @property
     def relation(self) -> str | None:
-        """The neighbouring relation of those that cost anything, if any does; None if they have several."""
-        costly = [one for one in self.items if one.spent != _NO_COST]
-        relations = {one.relation for one in costly or self.items}
+        """The neighbouring relation of all of them; None if they have several."""
+        relations = {one.relation for one in self.items}
         return relations.pop() if len(relations) == 1 else None
 
     @property

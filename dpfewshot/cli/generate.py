@@ -74,13 +74,14 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     Example:
       dpfewshot generate --task trec --records trec.jsonl.gz --label Location --epsilon 4 \\
         --max-tokens 15 --output demos.jsonl
-      dpfewshot generate --config clinic.toml --epsilon 0 --label Billing   (reads no record, costs nothing)
+      dpfewshot generate ... --set preset=tang
     """
     output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
-    run = _resumed(resume, project)
-    if not project.budget.epsilon:
-        _release_without_records(project, as_json=as_json)
-        return
+    if resume == "":
+        raise click.UsageError("--resume '' names no run: name one, or leave the name out")
+    run: bool | str = resume is not None and (resume == NEWEST or resume)
+    if run and ledger is None:
+        raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
     there = _lines_of(output).total()
     project.account.check_counts(str(output), there=there > 0)
     with (
@@ -118,17 +119,6 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         _conclude(demonstrations, project)
 
 
-def _resumed(name: str | None, project: Project) -> bool | str:
-    """The run that --resume names, as `Synthesizer.generate_all` takes it."""
-    if name == "":
-        raise click.UsageError("--resume '' names no run: name one, or leave the name out")
-    if name is None:
-        return False
-    if project.account.ledger is None or not project.budget.epsilon:
-        raise click.UsageError("--resume needs --ledger, which keeps what a run has released and paid for")
-    return name == NEWEST or name
-
-
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
     """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
     tell = stages()
@@ -162,31 +152,6 @@ def _confirm(project: Project, plan: GenerationPlan) -> None:
         kept = project.account.ledger is not None
         another = "; another epsilon in the same account takes dpfewshot ledger change-budget" * kept
         raise click.Abort(f"nothing is spent{another}")
-
-
-def _release_without_records(project: Project, *, as_json: bool) -> None:
-    """Write what the model makes of the instruction: for labels whose records are too few."""
-    from dpfewshot.baselines import instruction_only_demonstrations
-    from dpfewshot.prompts.chat import in_chat
-
-    output, settings = project.output, project.settings
-    with _Lines(output, held=as_json and output is None) as lines:
-        stages()("loading the model")
-        model = project.open_model(prompts=None)
-        stages()("generating without records, which costs nothing")
-        demonstrations = instruction_only_demonstrations(
-            in_chat(project.task, model) if project.counts_words else project.task,
-            model,
-            settings.labels or None,
-            shots=settings.shots,
-            max_tokens=settings.max_tokens,
-        )
-        for one in demonstrations:
-            lines.write(one)
-    if as_json:
-        click.echo(json.dumps({"demonstrations": demonstrations.to_lines()}))
-    elif output is not None:
-        _conclude(demonstrations, project)
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:

@@ -230,8 +230,8 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
     if further:
         yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
     yield (
-        "      or write texts like those above, without records, for such a label, which costs nothing "
-        "(generate --epsilon 0 --label NAME), or none: prompts name it all the same. --label names the others"
+        "      or leave such a label without examples (--label for the others): prompts name it all the "
+        "same. Texts like those above, without records, cost nothing"
     )
 
 

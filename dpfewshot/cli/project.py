@@ -316,14 +316,6 @@ class Project:
         of_a_paper = settings.sampling != "poisson" or settings.preset is not None
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
-    @property
-    def counts_words(self) -> bool:
-        """Whether one draw counts the records' words, so that the model reads none of them."""
-        from dpfewshot.planning.defaults import counts_words
-
-        mechanism = self.settings.made_mechanism()
-        return counts_words(self.task, self.expert_settings()) if mechanism is None else mechanism.draws_once
-
     def open_model(self, *, prompts: int | None, context_tokens: int = CONTEXT_TOKENS) -> LogprobBackend:
         """Open the language model; `context_tokens` is the default of this setting with llama.cpp."""
         return open_backend(self.model, prompts=prompts, context_tokens=context_tokens)
@@ -345,6 +337,7 @@ class Project:
         reserved some of the plan. If the caller describes how the texts will read, no warning repeats it.
         """
         from dpfewshot.mechanisms.word_histogram import CANDIDATES
+        from dpfewshot.planning.defaults import counts_words
         from dpfewshot.planning.population import relation_of
 
         options, account = self.settings, self.account
@@ -361,7 +354,7 @@ class Project:
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
         prompts = options.prompts_per_draw
-        if self.counts_words:
+        if counts_words(task, self.expert_settings()) if mechanism is None else mechanism.draws_once:
             prompts = CANDIDATES  # the only prompts, and none has a record
         backend = self.open_model(prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings

@@ -188,29 +188,6 @@ def test_noise_is_asked_about_if_it_is_in_more_than_half_of_the_labels(
 
 
 @pytest.mark.usefixtures("towns")
-@pytest.mark.parametrize("further", ["", "--ledger sqlite:///budget.db --dataset towns --set create=true"])
-def test_epsilon_0_reads_no_record_and_pays_nothing(command: Run, further: str) -> None:
-    """For labels with too few records; the file then has certified texts of all labels."""
-    output = ("--output", "demos.jsonl")
-    assert command("generate", *NOISY, *further.split(), *output)[0] == 0
-    Path("records.jsonl").unlink()
-    free = ("generate", *NOISY, "--epsilon", "0", "--shots", "2", *further.split())
-    status, out, err = command(*free, *output)
-    assert (status, out) == (0, ""), err
-    assert "spent: epsilon 0.0000, delta 0\n" in err
-    paid, *others = lines_of()
-    assert [(one["epsilon"], one["delta"], one["certified"]) for one in others] == [(0, 0, True)] * 2
-    both = dpf.Demonstrations.from_jsonl("demos.jsonl")
-    assert both.spent == dpf.PrivacySpend(paid["epsilon"], paid["delta"])
-    assert both.relation == "zero-out"
-    assert len(json.loads(command(*free, "--json")[1])["demonstrations"]) == 2
-    if further:
-        assert json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])["entries"] == 1
-        status, _, err = command(*free, "--resume")
-        assert (status, "which keeps what a run has released and paid for" in err) == (2, True)
-
-
-@pytest.mark.usefixtures("towns")
 def test_a_service_may_have_closed_its_standard_input(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     status, out, err = command("generate", *NOISY)

@@ -56,16 +56,14 @@ def test_what_it_states_is_the_plan_or_else_the_sum() -> None:
 
 def test_an_epsilon_of_customers_and_one_of_records_have_no_sum(tmp_path: Path) -> None:
     of_customers = dataclasses.replace(ONE, certificate=dataclasses.replace(PAID, unit="customer"))
-    free = dataclasses.replace(CERTIFIED, spent=dpf.PrivacySpend(0.0, 0.0), relation="add-remove")
+    free = dataclasses.replace(CERTIFIED, spent=dpf.PrivacySpend(0.0, 0.0))
     for other in (CERTIFIED, ONE):  # each record is a unit, or nothing says whom a record belongs to
         mixed = Demonstrations([of_customers, other])
         assert (mixed.spent, mixed.units) == (None, {"customer", None})
         assert "no guarantee" in mixed.statement
         mixed.to_folder(tmp_path)
         assert "**No guarantee holds for all of them together.**" in (tmp_path / "README.md").read_text()
-    with_free = Demonstrations([of_customers, of_customers, free])
-    assert (with_free.spent, with_free.relation) == (ONE.spent, ONE.relation)
-    assert Demonstrations([free]).relation == "add-remove"
+    assert Demonstrations([of_customers, of_customers, free]).spent == ONE.spent
 
 
 def test_jsonl_there_and_back(tmp_path: Path) -> None:
