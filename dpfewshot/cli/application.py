@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import click
@@ -75,6 +77,10 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status, which `dpfewshot --help` lists."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not drawn is given back
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - a service may have closed it
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - likewise
+    if sys.stdout is None:  # what is paid for would be lost
+        sys.exit(_fail("standard output is closed: leave it open, or send it to a file", BAD_INPUT))
     sys.exit(run(arguments))
 
 

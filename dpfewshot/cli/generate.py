@@ -21,7 +21,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
-from dpfewshot.cli.printing import on_terminal, quiet_option, stages, warn
+from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
@@ -41,7 +41,6 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
-    from dpfewshot.planning.plan import GenerationPlan
     from dpfewshot.synthesizer import Synthesizer
 
 
@@ -101,7 +100,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
         begins = not run or _begins(synthesizer, run)
         if begins:
-            _confirm(project, synthesizer.plan)
+            _confirm(synthesizer)
         demonstrations = _release(
             synthesizer, lines, work, resume=run, verb="generating" if begins else "resuming"
         )
@@ -110,7 +109,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     with suppress(LedgerError):  # nothing that is paid for is lost
         if ledger is not None and account is not None:
             document["chain_tip"] = account.chain_tip
-            if not on_terminal(sys.stderr):  # for a log
+            if not sys.stderr.isatty():  # for a log
                 name = on_one_line(account.dataset or "in memory")
                 stages()(f"account {name}: chain tip {account.chain_tip}")
     if as_json:
@@ -122,7 +121,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
     """Say what is written and what it costs; on a terminal how long it takes, too, which is not for a log."""
     tell = stages()
-    if on_terminal(sys.stderr):
+    if sys.stderr.isatty():
         tell("measuring the model's speed")
         synthesizer.probe()
     tell(describe(synthesizer.plan, project.data.unit))
@@ -140,18 +139,20 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
     return True
 
 
-def _confirm(project: Project, plan: GenerationPlan) -> None:
+def _confirm(synthesizer: Synthesizer) -> None:
     """Ask on a terminal whether to spend the budget where most texts will say little; not with --quiet."""
     from dpfewshot.planning.plan import noisy_strata
 
+    plan, account = synthesizer.plan, synthesizer.account
     if 2 * len(noisy_strata(plan)) <= len(plan.strata) or click.get_current_context().params["quiet"]:
         return
     question = "the texts of most labels will say little of the records: spend the budget all the same?"
-    terminal = on_terminal(sys.stdin) and on_terminal(sys.stderr)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and not click.confirm(question, err=True):
-        kept = project.account.ledger is not None
-        another = "; another epsilon in the same account takes dpfewshot ledger change-budget" * kept
-        raise click.Abort(f"nothing is spent{another}")
+        more = ""
+        if account is not None and account.durable:
+            more = f"; more than epsilon {amount_text(account.budget.epsilon)} takes ledger change-budget"
+        raise click.Abort(f"nothing is spent{more}")
 
 
 def _conclude(demonstrations: Demonstrations, project: Project) -> None:
@@ -195,7 +196,7 @@ def _release(
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
     tell(f"{verb} {counted(planned, 'demonstration')}")
-    if not on_terminal(sys.stderr):
+    if not sys.stderr.isatty():
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
     released, between = 0, False
 
@@ -206,9 +207,9 @@ def _release(
             nonlocal released, between
             released += 1
             lines.write(one, again=bool(resume))
-            if lines.output is not None and one.certified and on_terminal(sys.stdout):  # no log that is kept
+            if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
                 click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
-            if not on_terminal(sys.stderr):  # which has a bar
+            if not sys.stderr.isatty():  # which has a bar
                 tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
             if interrupted() and released < planned:
                 between = True

@@ -20,7 +20,7 @@ import click
 
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
-from dpfewshot.cli.printing import json_option, on_terminal, warn
+from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project import HOLDOUT, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
@@ -157,7 +157,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
     columns = columns_of_file(file)
-    if not yes and not on_terminal(sys.stdin):
+    if not yes and not sys.stdin.isatty():
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
         )
@@ -173,7 +173,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
             "name another column with --label-column"
         )
-    if unit and len({one.unit for one in records}) == len(records) and on_terminal(sys.stderr):
+    if unit and len({one.unit for one in records}) == len(records) and sys.stderr.isatty():
         warn(  # no log, which may travel: one record may decide it
             f"no two records have the same {unit}, so it protects one record: if a person has several, name "
             "the column of the person with --unit"

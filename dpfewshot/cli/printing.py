@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -41,11 +41,6 @@ def stages() -> Callable[[str], None]:
 def warn(message: str) -> None:
     """Print a warning on standard error, with --quiet too."""
     click.echo(f"warning: {message}", err=True)
-
-
-def on_terminal(stream: IO[str] | None) -> bool:
-    """Whether somebody is there. A service may have closed its standard streams, which are then None."""
-    return stream is not None and stream.isatty()
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,7 +14,7 @@ import click
 from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import Decorator, on_terminal, quiet_option, stages
+from dpfewshot.cli.printing import Decorator, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, AccountName, Budget, Project, check_budget
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
@@ -160,8 +160,7 @@ def _choosing(
     def on_progress(step: int, steps: int) -> None:
         nonlocal done
         done = done or step == steps  # of the first round
-        a_tenth = 10 * step // steps > 10 * (step - 1) // steps
-        if a_tenth and not on_terminal(sys.stderr):  # which has a bar
+        if not sys.stderr.isatty() and 10 * step // steps > 10 * (step - 1) // steps:  # a terminal has a bar
             tell(f"scoring: {100 * step // steps} % done")
 
     if project.output is not None:  # what is paid for must not find that it cannot be written

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -139,10 +140,7 @@ NOISY = (
 
 def on_terminals(monkeypatch: pytest.MonkeyPatch, names: str, answers: str = "") -> None:
     """Make these of the standard streams a terminal's, on which somebody has typed the answers."""
-    monkeypatch.setattr(
-        "dpfewshot.cli.generate.on_terminal",
-        lambda stream: any(stream is getattr(sys, name) for name in names.split()),
-    )
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: "stderr" in names, raising=False)
     monkeypatch.setattr(dpf.Synthesizer, "probe", lambda _: None)  # it takes seconds
     monkeypatch.setattr("sys.stdin", Terminal(answers) if "stdin" in names else StringIO(answers))
 
@@ -168,7 +166,8 @@ def test_who_is_at_a_terminal_is_asked_before_noise_is_paid_for(
     asked = "spend the budget all the same? [y/N]" in err
     assert (found, asked, bool(out)) == (status, status == 130, status == 0)
     assert ("nothing is spent" in err) is asked
-    assert ("ledger change-budget" in err) is (asked and "--ledger" in further)
+    more = "nothing is spent; more than epsilon 1 takes ledger change-budget"
+    assert (more in err) is (asked and "--ledger" in further)
     if asked and "--ledger" in further:
         assert json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])["spent"]["epsilon"] == 0
 
@@ -188,11 +187,19 @@ def test_noise_is_asked_about_if_it_is_in_more_than_half_of_the_labels(
 
 
 @pytest.mark.usefixtures("towns")
-def test_a_service_may_have_closed_its_standard_input(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    status, out, err = command("generate", *NOISY)
-    assert (status, json.loads(out)["certified"], "[y/N]" in err) == (0, True, False)
-    assert command("init", "records.jsonl")[0] == 2
+@pytest.mark.parametrize(("closed", "status"), [("0<&- 2>&-", 0), (">&-", 2)])
+def test_a_service_may_have_closed_its_standard_streams(closed: str, status: int) -> None:
+    """Without standard output a text that is paid for might be lost."""
+    words = [sys.executable, "-m", "dpfewshot", "generate", *NOISY]
+    found = subprocess.run(
+        ["sh", "-c", f"{shlex.join(words)} {closed}"],  # noqa: S607
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (found.returncode, len(found.stdout.splitlines())) == (status, int(not status))
+    assert ("standard output is closed" in found.stderr) == bool(status)
 
 
 @pytest.mark.model
