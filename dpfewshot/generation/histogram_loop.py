@@ -4,7 +4,7 @@ First the model writes texts without any record: their words are expected. Then 
 and counted for all texts of a label. Everything else reads public numbers:
 
 1. A candidate begins with one of the records' first words, drawn by its noisy share, and its prompt says how
-   long it shall be.
+   long it shall be. It ends not much sooner, and without a mark if most records do.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
 3. The candidate that is most like the histogram is released, of those that end and share few words with
@@ -31,6 +31,7 @@ from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLo
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
+    ENDS,
     EXPECTING,
     MOST_GAIN,
     MOST_HINT,
@@ -67,10 +68,37 @@ Half of them put one that repeats an earlier text behind those that do not."""
 _PLACE: Final = re.compile(r"\[|1234")
 """What a model writes in place of a name or a number: "Dear [name]", "my card number is 12345678"."""
 
+_LEAST: Final = 0.7
+"""The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
+
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
 
 _RECORDS_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True)
+class _Style:
+    """What a histogram asks of a text.
+
+    Attributes:
+        gains: the nats that words gain or lose.
+        words: how many it shall have; None if that is not known.
+        marks: whether its sentences end with a mark.
+    """
+
+    gains: Mapping[int, float] = field(default_factory=dict)
+    words: int | None = None
+    marks: bool = True
+
+    @property
+    def least(self) -> int:
+        """The words before which no sentence ends."""
+        return int(_LEAST * (self.words or 0))
+
+    def is_told_in(self, text: str) -> bool:
+        """Whether a text names the length that its prompt does, as in "a comedy of 16 minutes"."""
+        return self.words is not None and re.search(rf"\b{self.words}\b", text) is not None
 
 
 @dataclass(eq=False)
@@ -100,11 +128,15 @@ class _Candidate:
         return self.draft.text()
 
     def worth(
-        self, histogram: Histogram, tokenize: Callable[[str], Sequence[int]], earlier: Sequence[str]
+        self,
+        histogram: Histogram,
+        tokenize: Callable[[str], Sequence[int]],
+        earlier: Sequence[str],
+        style: _Style,
     ) -> tuple[bool, float]:
         """Whether it is new; and its likeness to the histogram, and its sense."""
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
-        if self.draft.cut_off or _PLACE.search(self.text):
+        if self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text):
             sense -= _WORST
         if any(_shared(self.text, each) > _MOST_SHARED for each in earlier):
             sense -= _WORST / 2
@@ -133,8 +165,9 @@ class HistogramLoop(TokenLoop):
             request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
         begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
-        written, tokenize = self._written(begun, request, histogram), self.backend.tokenize
-        best = max(written, key=lambda one: one.worth(histogram, tokenize, request.earlier))
+        style, tokenize = self._style(histogram, request.max_tokens), self.backend.tokenize
+        written = self._written(begun, request, style)
+        best = max(written, key=lambda one: one.worth(histogram, tokenize, request.earlier, style))
         request.released.extend(best.tokens)
         yield from best.tokens
 
@@ -176,18 +209,17 @@ class HistogramLoop(TokenLoop):
         self,
         candidates: Sequence[_Candidate],
         request: TextRequest,
-        histogram: Histogram | None = None,
+        style: _Style | None = None,
         *,
         seen: NDArray[np.float64] | None = None,
     ) -> list[_Candidate]:
-        """What the model makes of these beginnings, side by side, with the words and length of a histogram.
+        """What the model makes of these beginnings, side by side, in the style of a histogram.
 
         `seen` takes the sum of the probabilities of each token, and of those at the beginning, shape (2, V).
         """
-        max_tokens, prompts, gains = request.max_tokens, request.prompts, {}
-        if histogram is not None:
-            prompts = (request.subject or prompts).hinted(self._length(histogram, max_tokens))
-            gains = self._gains(histogram)
+        max_tokens, prompts = request.max_tokens, request.prompts
+        if style is not None:
+            prompts = (request.subject or prompts).hinted(self._hint(style.words))
         suffixes = [[*prompts.public_suffix, *one.tokens] for one in candidates]
         with closing_block(self.backend, prompts.prefix, suffixes, max_tokens) as block:
             while writing := [
@@ -201,19 +233,22 @@ class HistogramLoop(TokenLoop):
                     if seen is not None:
                         shares = np.exp(np.minimum(np.nan_to_num(rows[place], nan=-np.inf), 0))
                         seen[: 1 if one.tokens else 2] += shares
-                    self._go_on(one, rows[place], gains, max_tokens - len(one.tokens))
+                    self._go_on(one, rows[place], style or _Style(), max_tokens - len(one.tokens))
                 block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)
         return written
 
-    def _length(self, histogram: Histogram, max_tokens: int) -> list[int]:
+    def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
+        length = histogram.length
+        words = None if length is None else min(length, max(1, max_tokens * 3 // 4))
+        return _Style(self._gains(histogram), words, histogram.ends_with_marks)
+
+    def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
-        if histogram.length is None:
-            return []
-        told = self.backend.tokenize(f"\nLength: {min(histogram.length, max(1, max_tokens * 3 // 4))} words")
-        return told if len(told) <= MOST_HINT else []
+        hint = [] if words is None else self.backend.tokenize(f"\nLength: {words} words")
+        return hint if len(hint) <= MOST_HINT else []
 
     def _beginning(self, histogram: Histogram) -> list[int]:
         """One of the records' first words, drawn by its share, if any is known."""
@@ -237,10 +272,10 @@ class HistogramLoop(TokenLoop):
         largest = max(shares.values(), default=1.0)
         return gains | {word: MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
-    def _go_on(self, one: _Candidate, row: Logprobs, gains: Mapping[int, float], left: int) -> None:
+    def _go_on(self, one: _Candidate, row: Logprobs, style: _Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""
         weighed = row.copy()
-        for word, gain in gains.items():
+        for word, gain in style.gains.items():
             if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
         support = one.draft.support(_among, weighed, left)
@@ -249,8 +284,25 @@ class HistogramLoop(TokenLoop):
         if np.isneginf(scores).all():
             one.failed = True
             return
-        place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
-        one.add(support[place], float(row[support[place]]))
+        place, token = self._drawn(one, support, scores, style)
+        one.add(token, float(row[support[place]]))
+
+    def _drawn(
+        self, one: _Candidate, support: Sequence[int], scores: NDArray[np.float64], style: _Style
+    ) -> tuple[int, int]:
+        """Draw a place in the support, and its token; a mark that is not wanted makes way for the end."""
+        while True:
+            place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
+            if style.marks and not style.least:
+                return place, support[place]
+            text = self.backend.detokenize([*one.tokens, support[place]])
+            if not (support[place] in self.ends or text.endswith(tuple(ENDS))):
+                return place, support[place]
+            if len(text.split()) >= style.least or np.isfinite(scores).sum() == 1:
+                alone = self.backend.detokenize([support[place]]).strip() in ENDS
+                end = min(self.backend.end_token_ids, default=support[place])
+                return place, end if alone and not style.marks else support[place]
+            scores[place] = -np.inf
 
 
 def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:

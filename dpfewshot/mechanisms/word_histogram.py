@@ -223,6 +223,11 @@ class Histogram:
         around = np.convolve(self.lengths, _AROUND, "same")
         return round(2 ** (int(np.argmax(around)) / 2)) if any(self.lengths) else None
 
+    @property
+    def ends_with_marks(self) -> bool:
+        """Whether at least half of the texts end with one of `ENDS`, as far as is known."""
+        return 2 * self.ends[-1] <= sum(self.ends)
+
     def as_dict(self) -> dict[str, object]:
         """The histogram as JSON; `from_dict` reads it back."""
         return {

@@ -20,7 +20,7 @@ from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.generation import histogram_loop
-from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate
+from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Style
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
@@ -428,7 +428,8 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     begun = [_Candidate(loop.draft()) for _ in range(200)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), histogram)  # noqa: SLF001
+    style = loop._style(histogram, 3)  # noqa: SLF001
+    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), style)  # noqa: SLF001
     places = [Counter(one.tokens[place] for one in written if len(one.tokens) > place) for place in (0, 1)]
     assert (places[0][0] > 100) is possible
     assert places[1][0] < 60  # those that have it already do not seek it again
@@ -482,7 +483,7 @@ def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
     for one in written:
         for token in (3, 4):
             one.add(token, -1.0)
-    whole, *others = (one.worth(flat, model.tokenize, []) for one in written)
+    whole, *others = (one.worth(flat, model.tokenize, [], _Style()) for one in written)
     assert whole[1] > max(others)[1] + 5
 
 
@@ -495,11 +496,11 @@ def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
     for one in written:
         one.add(9, -1.0)
         one.add(10, -1.0)
-    alone = [one.worth(histogram, model.tokenize, []) for one in written]
+    alone = [one.worth(histogram, model.tokenize, [], _Style()) for one in written]
     assert max(alone) == alone[1]
     written.append(_Candidate(loop.draft([6, 7])))  # it ends no sentence
     again, greeted, new, unended = (
-        one.worth(histogram, model.tokenize, [written[0].text]) for one in written
+        one.worth(histogram, model.tokenize, [written[0].text], _Style()) for one in written
     )
     assert new > greeted > unended > again
 
@@ -520,8 +521,56 @@ def test_a_text_is_another_with_a_third_of_its_words_new(text, earlier, behind):
     one = _Candidate(HistogramLoop(model, SUPPORT_TICKETS.layout).draft(model.tokenize(f" {text}\n")))
     assert one.text == text
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    alone, beside = (one.worth(flat, model.tokenize, others)[1] for others in ([], ["Other.", earlier]))
+    alone, beside = (
+        one.worth(flat, model.tokenize, others, _Style())[1] for others in ([], ["Other.", earlier])
+    )
     assert (beside < alone - 1) is behind
+
+
+def written_in_style(style, sentence, max_tokens=30):
+    """What 50 candidates become of a model that repeats three words, and would end at any place."""
+    words = [" where", " is", " it", sentence, "\n"]
+    model = dpf.backends.Scripted(words, lambda _: [0.1, 0.1, 0.1, 0.5, 0.2], end_token_ids={4})
+    loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = TextRequest(None, None, None, None, prompts, max_tokens, [])
+    return loop._written([_Candidate(loop.draft([0])) for _ in range(50)], request, style)  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("words", "least"), [(None, 1), (1, 1), (10, 7), (16, 11)])
+def test_no_text_ends_long_before_the_records_do(words, least):
+    found = written_in_style(_Style(words=words), "?")
+    assert min(len(one.text.removesuffix("?").split()) for one in found) == least
+
+
+@pytest.mark.parametrize(
+    ("ends", "sentence", "share"),
+    [
+        ([0.1, 0.0, 0.0, 0.2], "?", 0),
+        ([0.0, 0.1, 0.1, 0.2], "?", 0.2),  # half of the records: as the model ends it
+        ([0.1, 0.0, 0.0, 0.2], '?"', 0.2),  # a quotation that has begun is ended
+    ],
+)
+def test_texts_end_without_a_mark_if_most_records_do(ends, sentence, share):
+    histogram = Histogram({}, {}, [0.0] * 16, ends, {})
+    found = written_in_style(_Style(marks=histogram.ends_with_marks), sentence)
+    marked = [one.text.endswith(sentence) for one in found]
+    assert (sum(marked) / 50 > share) if share else not any(marked)
+    assert not any(one.draft.cut_off for one in found)
+
+
+def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others():
+    model = dpf.backends.Scripted(
+        [" a", " film", " of", " 16", " 160", " minutes", ".", "\n"], lambda _: [0.1] * 8
+    )
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    leaky, other = (_Candidate(loop.draft([0, 1, 2, number, 5, 6, 7])) for number in (3, 4))
+    worths = [
+        [one.worth(flat, model.tokenize, [], _Style(words=words))[1] for one in (leaky, other)]
+        for words in (None, 16)
+    ]
+    assert worths[0][0] == worths[0][1] == worths[1][1] > worths[1][0] + 5
 
 
 @pytest.mark.parametrize(("most", "max_tokens", "told"), [(2, 40, 8), (1, 40, ""), (2, 8, 6), (2, 1, 1)])
@@ -532,7 +581,7 @@ def test_a_length_is_told_in_few_tokens_and_never_one_beyond_the_text(monkeypatc
     )
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     of_eight = Histogram({}, {}, [0.0] * 6 + [1.0] + [0.0] * 9, [1.0] * 4, {})
-    hint = model.detokenize(loop._length(of_eight, max_tokens))  # noqa: SLF001 - no text shows it
+    hint = model.detokenize(loop._hint(loop._style(of_eight, max_tokens).words))  # noqa: SLF001 - no text shows it
     assert hint == (f"\nLength: {told} words" if told else "")
 
 
