@@ -149,6 +149,7 @@ class HistogramLoop(TokenLoop):
     """Generates from one histogram a label. See `TokenLoop`; `random_source` is for tests alone."""
 
     random_source: RandomSource | None = None
+    _spelling: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens(self, request: TextRequest) -> Generator[int]:
         """Release the tokens of one demonstration, all of them or none. See `TokenLoop.tokens`.
@@ -259,10 +260,10 @@ class HistogramLoop(TokenLoop):
 
     def _gains(self, histogram: Histogram) -> dict[int, float]:
         """The nats that tokens of words gain or lose: of those that begin no text, and have some letters."""
-        begun = {self.backend.detokenize([word]).strip().lower() for word in histogram.firsts}
+        begun = {self._spelled(word).strip().lower() for word in histogram.firsts}
         shares, gains = dict[int, float](), dict[int, float]()
         for word in histogram.words.keys() | histogram.log_ratios.keys():
-            spelled = self.backend.detokenize([word]).strip()
+            spelled = self._spelled(word).strip()
             if spelled in begun or len(spelled) < _SHORTEST:
                 continue
             if word in histogram.words:
@@ -271,6 +272,12 @@ class HistogramLoop(TokenLoop):
                 gains[word] = histogram.log_ratios[word]
         largest = max(shares.values(), default=1.0)
         return gains | {word: MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
+
+    def _spelled(self, token: int) -> str:
+        """What a token says, which is asked for once: a server is slow."""
+        if token not in self._spelling:
+            self._spelling[token] = self.backend.detokenize([token])
+        return self._spelling[token]
 
     def _go_on(self, one: _Candidate, row: Logprobs, style: _Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""
@@ -293,15 +300,14 @@ class HistogramLoop(TokenLoop):
         """Draw a place in the support, and its token; a mark that is not wanted makes way for the end."""
         while True:
             place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
-            if style.marks and not style.least:
-                return place, support[place]
-            text = self.backend.detokenize([*one.tokens, support[place]])
-            if not (support[place] in self.ends or text.endswith(tuple(ENDS))):
-                return place, support[place]
-            if len(text.split()) >= style.least or np.isfinite(scores).sum() == 1:
-                alone = self.backend.detokenize([support[place]]).strip() in ENDS
-                end = min(self.backend.end_token_ids, default=support[place])
-                return place, end if alone and not style.marks else support[place]
+            token = support[place]
+            spelled = self._spelled(token)
+            if not (token in self.ends or spelled.endswith(tuple(ENDS))):
+                return place, token
+            words = self.backend.detokenize([*one.tokens, token]).split() if style.least else []
+            if len(words) >= style.least or np.isfinite(scores).sum() == 1:
+                end = min(self.backend.end_token_ids, default=token)
+                return place, token if style.marks or spelled.strip() not in ENDS else end
             scores[place] = -np.inf
 
 
