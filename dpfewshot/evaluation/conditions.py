@@ -132,7 +132,7 @@ class Synthetic:
 
     Args:
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
-            decides.
+            decides, and on the records of a prompt, too.
         mechanism: None: the planner decides.
         tokens_per_draw: R, the number of tokens that share a draw of records; None is all, or what the
             planner decides where it decides M.
@@ -179,7 +179,7 @@ class Synthetic:
             labels=sorted(set(request.labels)),
             settings=Settings(
                 prompts_per_draw=prompts,
-                records_per_prompt=self.records_per_prompt,
+                records_per_prompt=None if prompts is None else self.records_per_prompt,
                 tokens_per_draw=tokens,
                 allow_batch_variance=self.allow_batch_variance,
             ),

@@ -132,6 +132,15 @@ def test_cells_state_what_the_plan_reserved_not_a_sum_over_demonstrations() -> N
     assert one.confidential
 
 
+def test_the_default_is_what_a_synthesizer_does_without_settings() -> None:
+    trial, one = Trial(Synthetic("default", None, prompts_per_draw=None), 2.0, 4), experiment()
+    measured = trial.condition.synthesizer(one.request(trial)).plan
+    assert measured.mechanism == "word-histogram"
+    budget = dpf.PrivacyBudget(2.0, 1e-5)
+    meant = dpf.Synthesizer(TASK, one.records, reader(), budget=budget, shots_per_label=2).plan
+    assert dataclasses.replace(meant, estimated_seconds=None) == measured
+
+
 @pytest.mark.parametrize(
     ("condition", "epsilon", "shots", "stated"),
     [
