@@ -99,9 +99,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
-    writer, user = (  # texts are written much faster in a short context
-        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (256, 1024)
-    )
+    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=1024)
     results = Results(DEFAULT)
     for repetition in range(given.repetitions):
         for data in SETS:
@@ -109,10 +107,8 @@ def main() -> None:
                 task=data.task,
                 records=data.records(given.data, data.train),
                 test=data.records(given.data, data.test)[:ITEMS],
-                writer=writer,
+                writer=model,
                 writer_name=MODEL,
-                user=user,
-                user_name=MODEL,
                 delta=1e-5,
                 confidential=False,
             )

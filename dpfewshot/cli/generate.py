@@ -151,7 +151,8 @@ def _confirm(synthesizer: Synthesizer) -> None:
     if terminal and not click.confirm(question, err=True):
         more = ""
         if account is not None and account.durable:
-            more = f"; more than epsilon {amount_text(account.budget.epsilon)} takes ledger change-budget"
+            most = amount_text(account.budget.epsilon)
+            more = f"; for more than the account's epsilon {most}, dpfewshot ledger change-budget"
         raise click.Abort(f"nothing is spent{more}")
 
 

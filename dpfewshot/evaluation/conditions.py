@@ -132,7 +132,8 @@ class Synthetic:
 
     Args:
         prompts_per_draw: M, reduced to what the smallest label's number of units allows; None: the planner
-            decides, and on the records of a prompt, too.
+            decides.
+        records_per_prompt: N. Any value asks for prompts of records; None leaves that to the planner.
         mechanism: None: the planner decides.
         tokens_per_draw: R, the number of tokens that share a draw of records; None is all, or what the
             planner decides where it decides M.
@@ -143,7 +144,7 @@ class Synthetic:
     name: str
     mechanism: Mechanism | None
     prompts_per_draw: int | None = 20
-    records_per_prompt: int = 1
+    records_per_prompt: int | None = None
     max_tokens: int = 40
     tokens_per_draw: int | None = None
     allow_batch_variance: bool = field(default=True, repr=False)
@@ -166,7 +167,7 @@ class Synthetic:
             sizes = populations(request.task, request.records)
             asked = request.labels if request.task.labels is not None else ("",)
             smallest = min(sizes.get(label, 0) for label in asked)  # public, as in plans
-            prompts = max(1, min(prompts, smallest // self.records_per_prompt))
+            prompts = max(1, min(prompts, smallest // (self.records_per_prompt or 1)))
         budget = NO_PRIVACY if request.epsilon is None else PrivacyBudget(request.epsilon, request.delta)
         return Synthesizer(
             request.task,
@@ -179,7 +180,7 @@ class Synthetic:
             labels=sorted(set(request.labels)),
             settings=Settings(
                 prompts_per_draw=prompts,
-                records_per_prompt=None if prompts is None else self.records_per_prompt,
+                records_per_prompt=self.records_per_prompt,
                 tokens_per_draw=tokens,
                 allow_batch_variance=self.allow_batch_variance,
             ),

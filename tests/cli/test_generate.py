@@ -166,7 +166,7 @@ def test_who_is_at_a_terminal_is_asked_before_noise_is_paid_for(
     asked = "spend the budget all the same? [y/N]" in err
     assert (found, asked, bool(out)) == (status, status == 130, status == 0)
     assert ("nothing is spent" in err) is asked
-    more = "nothing is spent; more than epsilon 1 takes ledger change-budget"
+    more = "nothing is spent; for more than the account's epsilon 1, dpfewshot ledger change-budget"
     assert (more in err) is (asked and "--ledger" in further)
     if asked and "--ledger" in further:
         assert json.loads(command("ledger", "show", *ACCOUNT, "--json")[1])["spent"]["epsilon"] == 0

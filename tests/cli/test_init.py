@@ -569,7 +569,8 @@ def test_generate_asks_before_it_spends_on_texts_of_little_use(
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     status, _, err = made(*few)
     assert (status, err.count("all the same? [y/N]")) == (130, 1)
-    assert re.search(r"nothing is spent; more than epsilon \S+ takes ledger change-budget\n$", err)
+    more = "; for more than the account's epsilon 2, dpfewshot ledger change-budget"
+    assert err.endswith(f"dpfewshot: nothing is spent{more}\n")
     assert err.count("anything of the records") == 1  # not said twice
     assert not Path("demos.jsonl").exists()
     assert "spent epsilon=0 " in made("ledger", "show")[1]

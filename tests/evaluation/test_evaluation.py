@@ -138,7 +138,7 @@ def test_the_default_is_what_a_synthesizer_does_without_settings() -> None:
     assert measured.mechanism == "word-histogram"
     budget = dpf.PrivacyBudget(2.0, 1e-5)
     meant = dpf.Synthesizer(TASK, one.records, reader(), budget=budget, shots_per_label=2).plan
-    assert dataclasses.replace(meant, estimated_seconds=None) == measured
+    assert measured == meant
 
 
 @pytest.mark.parametrize(
