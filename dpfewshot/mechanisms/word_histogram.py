@@ -346,6 +346,9 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
         kept.append({int(at): float(part[at]) for at in np.flatnonzero(part > least)})
     if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
         lengths = np.zeros_like(lengths)
+    marks = ends[:-1].sum()
+    if ends[-1] - marks <= clear_expected * math.sqrt(len(ends)):
+        ends = np.append(ends[:-1], min(ends[-1], max(marks, 0.0)))  # that most have no mark may be noise
     return Histogram(
         kept[0],
         kept[1],

@@ -162,6 +162,14 @@ def test_a_length_that_noise_alone_may_have_made_is_not_told(units, length):
     assert of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING).length == length
 
 
+@pytest.mark.parametrize(("unmarked", "marked"), [(19, True), (21, False)])
+def test_marks_stay_unless_it_is_clear_that_most_records_have_none(unmarked, marked):
+    """Of 40 texts; the lead of those without over those with has √4 times the noise of one: 2.5 of these."""
+    texts = [Features(frozenset(), None, 4, 3)] * (10 + unmarked) + [Features(frozenset(), None, 4, 0)] * 10
+    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * 2))
+    assert of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING).ends_with_marks is marked
+
+
 def test_an_expected_word_has_most_of_a_rows_weight():
     row = summed([Features(frozenset({1, 2, 3}), None, 0, 0)], expecting({1}))
     squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
