@@ -7,8 +7,9 @@ and counted for all texts of a label. Everything else reads public numbers:
    long it shall be. It ends not much sooner, and without a mark if most records do.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
-3. The candidate that is most like the histogram is released, of those that end and share few words with
-   earlier texts, if there are any. What the model gives its tokens counts too, so that it makes sense.
+3. The candidate that is most like the histogram is released, of those that end, share few words with earlier
+   texts, and have this label in the model's own view, if there are any. What the model gives its tokens
+   counts too, so that it makes sense.
 """
 
 from __future__ import annotations
@@ -166,9 +167,8 @@ class HistogramLoop(TokenLoop):
             request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
         begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
-        style, tokenize = self._style(histogram, request.max_tokens), self.backend.tokenize
-        written = self._written(begun, request, style)
-        best = max(written, key=lambda one: one.worth(histogram, tokenize, request.earlier, style))
+        style = self._style(histogram, request.max_tokens)
+        best = self._best(self._written(begun, request, style), histogram, request, style)
         request.released.extend(best.tokens)
         yield from best.tokens
 
@@ -240,6 +240,16 @@ class HistogramLoop(TokenLoop):
         if not written:
             raise BackendError(NO_PROBABILITY)
         return written
+
+    def _best(
+        self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
+    ) -> _Candidate:
+        """The likest candidate, or of those that are as whole and as new the likest that fits its label."""
+        worth = {one: one.worth(histogram, self.backend.tokenize, request.earlier, style) for one in written}
+        best, *others = sorted(written, key=lambda one: worth[one], reverse=True)
+        new, most = worth[best]
+        alike = [best, *(one for one in others if worth[one] > (new, most - _SENSE * _WORST / 4))]
+        return next((one for one in alike if request.fits(one.text)), best)
 
     def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
         length = histogram.length

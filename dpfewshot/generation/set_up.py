@@ -13,9 +13,10 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.histogram_loop import HistogramLoop
+from dpfewshot.generation.label_check import LabelCheck
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
@@ -84,6 +85,18 @@ class SetUp:
         if self.mechanism.draws_once:
             return HistogramLoop(self.backend, self.task.layout, self.certified, self.random_source)
         return TokenLoop(self.backend, self.task.layout, self.certified)
+
+    @cached_property
+    def label_check(self) -> LabelCheck | None:
+        """Tells whether a text fits its label; None if labels are free, or the model cannot read them."""
+        try:
+            return LabelCheck(self.task, self.backend) if self.task.labels else None
+        except (InvalidPlan, InvalidTask):
+            return None
+
+    def fits(self, label: str, text: str) -> bool:
+        """Whether the model itself would give a text this label, or cannot say."""
+        return self.label_check is None or self.label_check.fits(label, text)
 
     @cached_property
     def provenance(self) -> Provenance:

@@ -260,7 +260,8 @@ class StratumRun:
                     released,
                     earlier,
                     subject,
-                    stop=stop,
+                    partial(set_up.fits, label),
+                    stop,
                 )
                 with closing(set_up.loop.tokens(request)) as tokens:
                     for token in tokens:

@@ -63,6 +63,7 @@ class TextRequest:
         released: the tokens of an interrupted text, which none of them ends; else empty. Takes each new one.
         earlier: texts of the label that were released before, from which this one differs.
         subject: `prompts` of the one subject of a text that is written without records; None if it has all.
+        fits: whether the model itself gives a text its label; asked where texts are written without records.
         stop: checked before each draw and after each token.
     """
 
@@ -75,6 +76,7 @@ class TextRequest:
     released: list[int]
     earlier: Sequence[str] = ()
     subject: LabelPrompts | None = None
+    fits: Callable[[str], bool] = lambda _text: True
     stop: StopSignal = field(default_factory=StopSignal)
 
 

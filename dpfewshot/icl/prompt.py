@@ -49,8 +49,8 @@ class LabelTree:
     """
 
     def __init__(self, labels: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-        paths = [tuple(label) for label in labels]
-        following: dict[tuple[int, ...], set[int]] = {}
+        paths = self._paths = [tuple(label) for label in labels]
+        following = self._following = dict[tuple[int, ...], set[int]]()
         for number, path in enumerate(paths, start=1):
             if not path or path in paths[: number - 1] or max(path) >= vocabulary_size:
                 raise InvalidTask(
@@ -70,6 +70,11 @@ class LabelTree:
             (row[path], [column[token] for token in sorted(following[path])]) if path in following else None
             for path in paths
         ]
+
+    def path(self, label: int) -> list[tuple[int, list[int]]]:
+        """Return each token of a label, and those that may stand in its place in other labels, ascending."""
+        whole = self._paths[label]
+        return [(token, sorted(self._following[whole[:end]])) for end, token in enumerate(whole)]
 
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log-probability of each label, shape (texts, labels).

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
@@ -579,6 +580,81 @@ def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others(
         for words in (None, 16)
     ]
     assert worths[0][0] == worths[0][1] == worths[1][1] > worths[1][0] + 5
+
+
+@pytest.mark.parametrize(
+    ("fitting", "best", "asked"),
+    [
+        ({"aaa", "bbb", "ccc"}, "aaa", 1),
+        ({"bbb", "ccc"}, "bbb", 2),
+        ({"ccc"}, "ccc", 3),
+        ({"aaa 1234", "ddd"}, "aaa", 3),  # one has a place for a number, one repeats an earlier text
+    ],
+)
+def test_the_likest_of_the_whole_and_new_texts_that_fit_their_label_is_released(fitting, best, asked):
+    words = [" aaa", " bbb", " ccc", " ddd", " 1234", "\n"]
+    model = dpf.backends.Scripted(words, lambda _: [1 / 6] * 6)
+    histogram = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    texts = {(2, 5): -3.0, (3, 5): -1.0, (1, 5): -2.0, (0, 4, 5): -1.0, (0, 5): -1.0}
+    written = [_Candidate(loop.draft(tokens), [logprob]) for tokens, logprob in texts.items()]
+    found = []
+    fits = lambda text: found.append(text) or text in fitting  # noqa: E731
+    request = TextRequest(*[None] * 5, 3, [], ["ddd"], fits=fits)
+    assert loop._best(written, histogram, request, _Style()).text == best  # noqa: SLF001 - as released
+    assert found == ["aaa", "bbb", "ccc"][:asked]  # no more than needed: each takes time
+
+
+def checked(of_text, of_dark):
+    """A set-up whose model answers so behind a rose, and behind "dark"; without a rose, all alike."""
+    words = ["\n", ":", " dark", " pale", " red", " blue", " rose"]
+
+    def next_token(prompt):
+        known = (of_dark if prompt[-1] == 2 else of_text) if 6 in prompt else [1 / 7] * 7
+        return [*known, *[0.0] * (7 - len(known))]
+
+    task = dpf.Task("colours", "Write.", "Kind", "Text", ("dark red", "dark blue", "pale"))
+    budget, model = dpf.PrivacyBudget(1, 1e-5), dpf.backends.Scripted(words, next_token)
+    records = [dpf.Record("rose", label) for label in task.labels] * 20
+    run = dpf.Synthesizer(task, records, model, budget=budget, mechanism=WordHistogram(), max_tokens=3)
+    return run.set_up
+
+
+@pytest.mark.parametrize(
+    ("of_text", "of_dark", "labels"),
+    [
+        ([0, 0, 0.6, 0.4], [0, 0, 0, 0, 0.3, 0.7], ["dark blue"]),
+        ([0, 0, 0.4, 0.6], [0, 0, 0, 0, 0.3, 0.7], ["pale"]),
+        ([0, 0, 0.6, 0.4], [1], ["dark red", "dark blue"]),  # it cannot say which
+        ([1], [1], ["dark red", "dark blue", "pale"]),
+    ],
+)
+def test_a_text_fits_the_label_that_the_model_gives_it_and_any_if_it_cannot_say(of_text, of_dark, labels):
+    set_up = checked(of_text, of_dark)
+    assert [label for label in set_up.task.labels if set_up.fits(label, "rose")] == labels
+
+
+def test_what_the_model_says_of_nothing_is_taken_off():
+    set_up = checked([0, 0, 0.6, 0.4], [1])
+    answer = set_up.backend.next_token_logprobs
+
+    def biased(prompts, support):
+        rows = answer(prompts, support)
+        return rows + np.log([4, 1]) if len(prompts) == 3 else rows  # three texts have no content
+
+    set_up.backend.next_token_logprobs = biased
+    assert set_up.fits("pale", "rose")
+
+
+def test_a_model_that_is_away_is_an_error_and_one_that_fails_or_cannot_label_says_nothing():
+    set_up = checked([0, 0, 0.4, 0.6], [1])
+    for answer in (Failing(set_up.backend).away, lambda *_: np.zeros((9, 9))):
+        set_up.backend.next_token_logprobs = answer
+        with pytest.raises(BackendError, match="away") if "away" in answer.__name__ else nullcontext():
+            assert set_up.fits("dark red", "rose")
+    set_up = checked([0, 0, 0.4, 0.6], [1])
+    set_up.backend.vocabulary_size = 2  # it has no tokens for the labels
+    assert set_up.fits("dark red", "rose")
 
 
 @pytest.mark.parametrize(("most", "max_tokens", "told"), [(2, 40, 8), (1, 40, ""), (2, 8, 6), (2, 1, 1)])
