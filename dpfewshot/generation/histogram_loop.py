@@ -61,11 +61,6 @@ _SENSE: Final = 0.1
 _MOST_SHARED: Final = 2 / 3
 """The share of its words above which a text says again what another one does, with another greeting, say."""
 
-_WORST: Final = 100.0
-"""Nats that put a candidate behind all others: no sentence ends, or it has a place for a name or a number.
-
-Half of them put one that repeats an earlier text behind those that do not."""
-
 _PLACE: Final = re.compile(r"\[|1234")
 """What a model writes in place of a name or a number: "Dear [name]", "my card number is 12345678"."""
 
@@ -134,15 +129,15 @@ class _Candidate:
         tokenize: Callable[[str], Sequence[int]],
         earlier: Sequence[str],
         style: _Style,
-    ) -> tuple[bool, float]:
-        """Whether it is new; and its likeness to the histogram, and its sense."""
+    ) -> tuple[int, float]:
+        """Less its flaws, which come first; and its likeness to the histogram with its sense."""
+        flaws = (
+            4 * (self.text in ("", *earlier))
+            + 2 * bool(self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text))
+            + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
+        )
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
-        if self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text):
-            sense -= _WORST
-        if any(_shared(self.text, each) > _MOST_SHARED for each in earlier):
-            sense -= _WORST / 2
-        likeness = histogram.likeness(features(self.text, tokenize))
-        return self.text not in ("", *earlier), likeness + _SENSE * sense
+        return -flaws, histogram.likeness(features(self.text, tokenize)) + _SENSE * sense
 
 
 @dataclass(frozen=True)
@@ -244,12 +239,15 @@ class HistogramLoop(TokenLoop):
     def _best(
         self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
     ) -> _Candidate:
-        """The likest candidate, or of those that are as whole and as new the likest that fits its label."""
+        """Of those of the fewest flaws, the likest that fits its label; if none does, the likest."""
         worth = {one: one.worth(histogram, self.backend.tokenize, request.earlier, style) for one in written}
         best, *others = sorted(written, key=lambda one: worth[one], reverse=True)
-        new, most = worth[best]
-        alike = [best, *(one for one in others if worth[one] > (new, most - _SENSE * _WORST / 4))]
-        return next((one for one in alike if request.fits(one.text)), best)
+        fits = lru_cache(maxsize=None)(request.fits)
+        for one in (best, *(each for each in others if worth[each][0] == worth[best][0])):
+            request.stop.check()
+            if fits(one.text):
+                return one
+        return best
 
     def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
         length = histogram.length

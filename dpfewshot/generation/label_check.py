@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import BackendError
 from dpfewshot.icl.classifier import CONTENT_FREE
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.tasks import Task
 
+_TIE: Final = 1e-4
+"""Nats by which rounding may part two tokens that are as likely."""
+
 
 class LabelCheck:
-    """Has a model label texts without demonstrations, as a classifier with contextual calibration does.
+    """Has a model write the label of a text, token by token, without demonstrations.
 
-    It asks for the tokens of one label in turn, and not for those of every label: one prompt a text.
+    A token of a label is compared with those of the labels that begin alike. What the model answers to texts
+    without content is taken off each (contextual calibration, Zhao et al. 2021). A label is not told from a
+    longer one that begins with it.
 
     Args:
         task: a task with given labels.
@@ -33,35 +38,36 @@ class LabelCheck:
         self._biases = dict[str, list[NDArray[np.float64]]]()
 
     def fits(self, label: str, text: str) -> bool:
-        """Whether each token of the label is the likeliest of those of all labels, or the model cannot say.
-
-        Raises:
-            BackendError: the model is away, and may come back.
-        """
-        try:
-            if label not in self._biases:
-                empty = map(self._prompt.format.layout.repeated, CONTENT_FREE)
-                self._biases[label] = [np.logaddexp.reduce(rows) for rows in self._answers(label, empty)]
-            answers = self._answers(label, [text])
-        except BackendError as error:
-            if error.retryable:
-                raise
+        """Whether the model writes this label, or knows none. Errors are the backend's."""
+        if not self._paths[label]:
             return True
-        steps = zip(self._paths[label], answers, self._biases[label], strict=True)
-        return all(_is_likeliest(tokens.index(own), row - bias) for (own, tokens), [row], bias in steps)
+        if label not in self._biases:
+            empty = map(self._prompt.format.layout.repeated, CONTENT_FREE)
+            self._biases[label] = [_bias(rows) for rows in self._answers(label, empty)]
+        steps = zip(self._paths[label], self._answers(label, [text]), self._biases[label], strict=True)
+        return all(
+            scores[tokens.index(own)] >= scores.max() - _TIE
+            for (own, tokens), rows, bias in steps
+            for scores in rows - bias
+        )
 
     def _answers(self, label: str, texts: Iterable[str]) -> list[NDArray[np.float64]]:
-        """The log-probabilities of each token of a label and of those in its place, shape (texts, tokens)."""
+        """The log-probabilities of each token of a label and of those in its place, shape (texts, tokens).
+
+        Those that are not known are -inf.
+        """
         questions, path, answers = [*map(self._prompt.question, texts)], self._paths[label], []
-        with self._prompt.block(questions, len(path)) as block, np.errstate(invalid="ignore"):
+        with self._prompt.block(questions, len(path)) as block:
             for place, (_, tokens) in enumerate(path):
                 if place:
                     block.append(path[place - 1][0])
-                answers.append(self._prompt.answers(block, len(questions), tokens))
+                rows = self._prompt.answers(block, len(questions), tokens)
+                answers.append(np.where(np.isfinite(rows), rows, -np.inf))
         return answers
 
 
-def _is_likeliest(own: int, scores: NDArray[np.float64]) -> bool:
-    """Whether a token has the highest score of those that are known, if its own is."""
-    known = scores[np.isfinite(scores)]
-    return not known.size or np.isnan(scores[own]) or bool(scores[own] >= known.max())
+def _bias(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What calibration takes off; of a token that is not known, what it takes off the least likely one."""
+    summed: NDArray[np.float64] = np.logaddexp.reduce(rows)
+    known = summed[np.isfinite(summed)]
+    return np.where(np.isfinite(summed), summed, known.min() if known.size else 0.0)

@@ -13,7 +13,7 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
-from dpfewshot.errors import InvalidPlan, InvalidTask
+from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.label_check import LabelCheck
@@ -27,6 +27,7 @@ from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.forking import cached_property
+from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record
@@ -87,16 +88,22 @@ class SetUp:
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property
-    def label_check(self) -> LabelCheck | None:
-        """Tells whether a text fits its label; None if labels are free, or the model cannot read them."""
-        try:
-            return LabelCheck(self.task, self.backend) if self.task.labels else None
-        except (InvalidPlan, InvalidTask):
-            return None
+    def label_check(self) -> LabelCheck:
+        """Tells whether a text fits its label."""
+        return LabelCheck(self.task, self.backend)
 
     def fits(self, label: str, text: str) -> bool:
-        """Whether the model itself would give a text this label, or cannot say."""
-        return self.label_check is None or self.label_check.fits(label, text)
+        """Whether the model itself would give a public text this label, or cannot say.
+
+        Raises:
+            BackendError: the model is away, and may come back. Any other failure says nothing.
+        """
+        try:
+            return self.label_check.fits(label, text)
+        except BaseException as error:
+            if not is_failure(error) or may_pass(error):
+                raise
+            return True
 
     @cached_property
     def provenance(self) -> Provenance:

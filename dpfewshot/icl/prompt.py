@@ -72,9 +72,12 @@ class LabelTree:
         ]
 
     def path(self, label: int) -> list[tuple[int, list[int]]]:
-        """Return each token of a label, and those that may stand in its place in other labels, ascending."""
+        """Return a label's tokens, each with all labels' in its place, up to the last that has others."""
         whole = self._paths[label]
-        return [(token, sorted(self._following[whole[:end]])) for end, token in enumerate(whole)]
+        path = [(token, sorted(self._following[whole[:end]])) for end, token in enumerate(whole)]
+        while path and len(path[-1][1]) == 1:
+            path.pop()
+        return path
 
     def logprobs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log-probability of each label, shape (texts, labels).

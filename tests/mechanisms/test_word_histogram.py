@@ -22,6 +22,7 @@ from dpfewshot.audit import canary_game
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.generation import histogram_loop
 from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Style
+from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
@@ -493,7 +494,7 @@ def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
         for token in (3, 4):
             one.add(token, -1.0)
     whole, *others = (one.worth(flat, model.tokenize, [], _Style()) for one in written)
-    assert whole[1] > max(others)[1] + 5
+    assert whole[0] > max(others)[0]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -531,9 +532,9 @@ def test_a_text_is_another_with_a_third_of_its_words_new(text, earlier, behind):
     assert one.text == text
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
     alone, beside = (
-        one.worth(flat, model.tokenize, others, _Style())[1] for others in ([], ["Other.", earlier])
+        one.worth(flat, model.tokenize, others, _Style())[0] for others in ([], ["Other.", earlier])
     )
-    assert (beside < alone - 1) is behind
+    assert (beside < alone) is behind
 
 
 def written_in_style(style, sentence, max_tokens=30):
@@ -576,10 +577,10 @@ def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others(
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
     leaky, other = (_Candidate(loop.draft([0, 1, 2, number, 5, 6, 7])) for number in (3, 4))
     worths = [
-        [one.worth(flat, model.tokenize, [], _Style(words=words))[1] for one in (leaky, other)]
+        [one.worth(flat, model.tokenize, [], _Style(words=words))[0] for one in (leaky, other)]
         for words in (None, 16)
     ]
-    assert worths[0][0] == worths[0][1] == worths[1][1] > worths[1][0] + 5
+    assert worths[0][0] == worths[0][1] == worths[1][1] > worths[1][0]
 
 
 @pytest.mark.parametrize(
@@ -605,56 +606,104 @@ def test_the_likest_of_the_whole_and_new_texts_that_fit_their_label_is_released(
     assert found == ["aaa", "bbb", "ccc"][:asked]  # no more than needed: each takes time
 
 
-def checked(of_text, of_dark):
-    """A set-up whose model answers so behind a rose, and behind "dark"; without a rose, all alike."""
-    words = ["\n", ":", " dark", " pale", " red", " blue", " rose"]
+def test_a_cancelled_check_releases_nothing_and_what_was_written_alike_is_asked_once():
+    model = dpf.backends.Scripted([" aaa", " bbb", "\n"], lambda _: [0.3, 0.3, 0.4])
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    written = [_Candidate(loop.draft(tokens)) for tokens in ([0, 2], [0, 2], [1, 2])]
+    stop, found = StopSignal(), []
+    fits = lambda text: found.append(text) or (len(found) == 2 and stop.set())  # noqa: E731
+    request = TextRequest(*[None] * 5, 3, [], fits=fits, stop=stop)
+    flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    assert loop._best(written, flat, request, _Style()).text == "aaa"  # noqa: SLF001 - none fits
+    assert found == ["aaa", "bbb"]
+    with pytest.raises(Stopped):
+        loop._best(written, flat, request, _Style())  # noqa: SLF001
+
+
+def test_generation_checks_each_text_for_its_own_label(model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(SetUp, "fits", lambda _, label, text: asked.append((label, text)) or len(asked) > 2)
+    made = synthesizer(model).generate("Refund")
+    assert [label for label, _ in asked] == ["Refund"] * 3
+    assert made.text.startswith(asked[2][1])  # an unended one is completed
+
+
+COLOURS = ("dark red", "dark blue", "pale pink hue", "pale pink tone")
+
+
+def checked(of_text, of_dark=(), of_pink=(), of_nothing=(1 / 9,) * 9, labels=COLOURS):
+    """A set-up whose model answers so behind a rose and the beginnings of labels, and what has no content."""
+    words = ["\n", " dark", " pale", " red", " blue", " pink", " hue", " tone", " rose"]
 
     def next_token(prompt):
-        known = (of_dark if prompt[-1] == 2 else of_text) if 6 in prompt else [1 / 7] * 7
-        return [*known, *[0.0] * (7 - len(known))]
+        behind = {1: of_dark, 5: of_pink}.get(prompt[-1], [0] * 5 + [1] if prompt[-1] == 2 else of_text)
+        known = list(behind if 8 in prompt else of_nothing)
+        return [*known, *[0.0] * (9 - len(known))]
 
-    task = dpf.Task("colours", "Write.", "Kind", "Text", ("dark red", "dark blue", "pale"))
+    task = dpf.Task("colours", "Write.", "Kind", "Text", labels)
     budget, model = dpf.PrivacyBudget(1, 1e-5), dpf.backends.Scripted(words, next_token)
-    records = [dpf.Record("rose", label) for label in task.labels] * 20
+    records = [dpf.Record("rose", label) for label in labels] * 20
     run = dpf.Synthesizer(task, records, model, budget=budget, mechanism=WordHistogram(), max_tokens=3)
     return run.set_up
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("of_text", "of_dark", "labels"),
+    ("answers", "fitting"),
     [
-        ([0, 0, 0.6, 0.4], [0, 0, 0, 0, 0.3, 0.7], ["dark blue"]),
-        ([0, 0, 0.4, 0.6], [0, 0, 0, 0, 0.3, 0.7], ["pale"]),
-        ([0, 0, 0.6, 0.4], [1], ["dark red", "dark blue"]),  # it cannot say which
-        ([1], [1], ["dark red", "dark blue", "pale"]),
+        ({"of_text": [0, 0.6, 0.4], "of_dark": [0, 0, 0, 0.3, 0.7]}, [1]),
+        ({"of_text": [0, 0.6, 0.4], "of_dark": [1]}, [0, 1]),  # it cannot say which
+        ({"of_text": [0, 0.6, 0.4], "of_dark": [0, 0, 0, 0.7]}, [0]),  # the other one is less likely
+        ({"of_text": [0, 0.4, 0.6], "of_pink": [*[0] * 6, 0.6, 0.4]}, [2]),
+        ({"of_text": [0, 0.4, 0.6], "of_pink": [*[0] * 6, 0.4, 0.6]}, [3]),
+        ({"of_text": [1], "of_dark": [1], "of_pink": [1]}, [0, 1, 2, 3]),
+        ({"of_text": [0, 0.6, 0.4], "of_dark": [0, 0, 0, 1], "of_nothing": [0, 0.8, 0.2]}, [2, 3]),
+        ({"of_text": [0, 0.6, 0.4], "of_dark": [0, 0, 0, 1], "of_nothing": [0, 0.5, 0]}, [0]),
+        ({"of_text": [0, 0.1, 0.9], "of_pink": [*[0] * 7, 1], "of_nothing": [0, 0.5, 0]}, [3]),
+        ({"of_text": [0, np.nan, 0.9], "of_pink": [*[0] * 7, 1], "of_nothing": [0, np.nan, 0.9]}, [3]),
     ],
 )
-def test_a_text_fits_the_label_that_the_model_gives_it_and_any_if_it_cannot_say(of_text, of_dark, labels):
-    set_up = checked(of_text, of_dark)
-    assert [label for label in set_up.task.labels if set_up.fits(label, "rose")] == labels
+def test_a_text_fits_the_label_that_the_model_writes_and_any_if_it_knows_none(answers, fitting):
+    set_up = checked(**answers)
+    assert [COLOURS.index(label) for label in COLOURS if set_up.fits(label, "rose")] == fitting
 
 
-def test_what_the_model_says_of_nothing_is_taken_off():
-    set_up = checked([0, 0, 0.6, 0.4], [1])
+def test_texts_without_content_are_weighed_together_and_asked_about_once():
+    set_up, asked = checked([0, 0.6, 0.4], [0, 0, 0, 1]), []
     answer = set_up.backend.next_token_logprobs
 
     def biased(prompts, support):
+        asked.append(len(prompts))
         rows = answer(prompts, support)
-        return rows + np.log([4, 1]) if len(prompts) == 3 else rows  # three texts have no content
+        return rows + np.log([[0.1, 1], [0.1, 1], [9, 1]]) if len(prompts) == 3 and 1 in support else rows
 
-    set_up.backend.next_token_logprobs = biased
-    assert set_up.fits("pale", "rose")
+    set_up.backend.next_token_logprobs = biased  # together they have 9.2 to 3 for "dark": it is the bias
+    assert not any(set_up.fits("dark red", "rose") for _ in range(2))
+    assert asked.count(3) == asked.count(1) / 2
 
 
 def test_a_model_that_is_away_is_an_error_and_one_that_fails_or_cannot_label_says_nothing():
-    set_up = checked([0, 0, 0.4, 0.6], [1])
+    set_up = checked([0, 0.4, 0.6])
+    assert not set_up.fits("dark red", "rose")
     for answer in (Failing(set_up.backend).away, lambda *_: np.zeros((9, 9))):
         set_up.backend.next_token_logprobs = answer
         with pytest.raises(BackendError, match="away") if "away" in answer.__name__ else nullcontext():
             assert set_up.fits("dark red", "rose")
-    set_up = checked([0, 0, 0.4, 0.6], [1])
-    set_up.backend.vocabulary_size = 2  # it has no tokens for the labels
+    for name, value in (("vocabulary_size", 2), ("context_tokens", 3), ("tokenize", {}.__getitem__)):
+        unable = checked([0, 0.4, 0.6])
+        setattr(unable.backend, name, value)
+        assert unable.fits("dark red", "rose")
+
+
+def test_one_label_needs_no_check():
+    set_up = checked([1], labels=("dark red",))
+    set_up.backend.next_token_logprobs = Failing(set_up.backend).away
     assert set_up.fits("dark red", "rose")
+
+
+def test_a_check_that_rounding_would_decide_says_nothing():
+    set_up = checked([0, 0.5, 0.5 - 1e-6], [0, 0, 0, 1], [*[0] * 6, 1])
+    assert all(set_up.fits(label, "rose") for label in ("dark red", "pale pink hue"))
 
 
 @pytest.mark.parametrize(("most", "max_tokens", "told"), [(2, 40, 8), (1, 40, ""), (2, 8, 6), (2, 1, 1)])
