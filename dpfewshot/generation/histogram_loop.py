@@ -241,13 +241,13 @@ class HistogramLoop(TokenLoop):
     ) -> _Candidate:
         """Of those of the fewest flaws, the likest that fits its label; if none does, the likest."""
         worth = {one: one.worth(histogram, self.backend.tokenize, request.earlier, style) for one in written}
-        best, *others = sorted(written, key=lambda one: worth[one], reverse=True)
+        ranked = sorted(written, key=lambda one: worth[one], reverse=True)
         fits = lru_cache(maxsize=None)(request.fits)
-        for one in (best, *(each for each in others if worth[each][0] == worth[best][0])):
+        for one in ranked:
             request.stop.check()
-            if fits(one.text):
+            if worth[one][0] == worth[ranked[0]][0] and fits(one.text):
                 return one
-        return best
+        return ranked[0]
 
     def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
         length = histogram.length

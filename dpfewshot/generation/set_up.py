@@ -88,7 +88,7 @@ class SetUp:
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property
-    def label_check(self) -> LabelCheck:
+    def _label_check(self) -> LabelCheck:
         """Tells whether a text fits its label."""
         return LabelCheck(self.task, self.backend)
 
@@ -99,7 +99,7 @@ class SetUp:
             BackendError: the model is away, and may come back. Any other failure says nothing.
         """
         try:
-            return self.label_check.fits(label, text)
+            return self._label_check.fits(label, text)
         except BaseException as error:
             if not is_failure(error) or may_pass(error):
                 raise
