@@ -99,7 +99,9 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
-    model = dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=1024)
+    writer, user = (
+        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (256, 1024)
+    )
     results = Results(DEFAULT)
     for repetition in range(given.repetitions):
         for data in SETS:
@@ -107,8 +109,10 @@ def main() -> None:
                 task=data.task,
                 records=data.records(given.data, data.train),
                 test=data.records(given.data, data.test)[:ITEMS],
-                writer=model,
+                writer=writer,
                 writer_name=MODEL,
+                user=user,
+                user_name=MODEL,
                 delta=1e-5,
                 confidential=False,
             )
