@@ -144,18 +144,12 @@ def total_over_scopes(costs: Mapping[str | None, Amount]) -> Amount:
     Args:
         costs: the sum of each scope; the key None is the whole data set.
     """
-    families: dict[tuple[str, str, str], Amount] = {}
-    for scope, amount in costs.items():
-        if scope is not None:
-            family = _place(scope)[:3]
-            families[family] = families.get(family, NOTHING).at_least(amount)
-    strata: dict[tuple[str, str], Amount] = {}
-    for (partition, stratum, _), amount in families.items():
-        strata[partition, stratum] = strata.get((partition, stratum), NOTHING).plus(amount)
-    greatest: dict[str, Amount] = {}
-    for (partition, _), amount in strata.items():
-        greatest[partition] = greatest.get(partition, NOTHING).at_least(amount)
-    total = costs.get(None, NOTHING)
-    for amount in greatest.values():
-        total = total.plus(amount)
-    return total
+    level: list[tuple[tuple[str, ...], Amount]]
+    level = [(_place(scope), amount) for scope, amount in costs.items() if scope is not None]
+    # the parts of a family, the families of a stratum, the strata of a partition, the partitions
+    for depth, join in ((3, Amount.at_least), (2, Amount.plus), (1, Amount.at_least), (0, Amount.plus)):
+        joined: dict[tuple[str, ...], Amount] = {}
+        for place, amount in level:
+            joined[place[:depth]] = join(joined.get(place[:depth], NOTHING), amount)
+        level = list(joined.items())
+    return costs.get(None, NOTHING).plus(joined.get((), NOTHING))

@@ -9,26 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Connection,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    insert,
-    inspect,
-    select,
-    text,
-)
+import sqlalchemy as sa
 
 from dpfewshot.account.database import Database
 from dpfewshot.account.history import CANCELLED, CHARGED, RESERVED, SETTLED
@@ -40,79 +21,79 @@ VERSION: Final = "0001"
 _MIGRATION_LOCK: Final = 0x6470_6665_7773_686F  # "dpfewsho": PostgreSQL's advisory locks are numbers
 
 # SQLite numbers rows only if the key is declared INTEGER, which holds 64 bits
-_Number = BigInteger().with_variant(Integer(), "sqlite")
+_Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
-migration = Table(  # as Alembic lays it out, so that it may migrate a ledger to a later version
+migration = sa.Table(  # as Alembic lays it out, so that it may migrate a ledger to a later version
     "dpfewshot_migration",
     metadata,
-    Column("version_num", String(32), nullable=False),
-    PrimaryKeyConstraint("version_num", name="dpfewshot_migration_pkc"),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="dpfewshot_migration_pkc"),
 )
 
-accounts = Table(
+accounts = sa.Table(
     "dpfewshot_account",
     metadata,
-    Column("id", _Number, primary_key=True),
-    Column("dataset", Text, nullable=False, unique=True),
-    Column("epsilon", BigInteger, nullable=False),
-    Column("delta", BigInteger, nullable=False),
-    Column("relation", Text, nullable=False),
-    Column("unit", Text),
-    Column("partition", Text),
-    Column("parallel", Boolean, nullable=False),
-    Column("renyi_order", Integer),
-    Column("sums", Text, nullable=False),  # running totals, so that a reservation need not add up all entries
-    Column("events", BigInteger, nullable=False),  # rows of its history
-    Column("chain_tip", Text, nullable=False),  # the hash of the last one
-    Column("seal", Text, nullable=False),  # a hash over this row
-    CheckConstraint("epsilon > 0 AND delta > 0", name="dpfewshot_account_amounts"),
+    sa.Column("id", _Number, primary_key=True),
+    sa.Column("dataset", sa.Text, nullable=False, unique=True),
+    sa.Column("epsilon", sa.BigInteger, nullable=False),
+    sa.Column("delta", sa.BigInteger, nullable=False),
+    sa.Column("relation", sa.Text, nullable=False),
+    sa.Column("unit", sa.Text),
+    sa.Column("partition", sa.Text),
+    sa.Column("parallel", sa.Boolean, nullable=False),
+    sa.Column("renyi_order", sa.Integer),
+    sa.Column("sums", sa.Text, nullable=False),  # running totals: a reservation need not add up all entries
+    sa.Column("events", sa.BigInteger, nullable=False),  # rows of its history
+    sa.Column("chain_tip", sa.Text, nullable=False),  # the hash of the last one
+    sa.Column("seal", sa.Text, nullable=False),  # a hash over this row
+    sa.CheckConstraint("epsilon > 0 AND delta > 0", name="dpfewshot_account_amounts"),
 )
 
-entries = Table(
+entries = sa.Table(
     "dpfewshot_entry",
     metadata,
-    Column("id", _Number, primary_key=True),
-    Column("account_id", _Number, ForeignKey(accounts.c.id), nullable=False),
-    Column("scope", Text),
-    Column("epsilon", BigInteger, nullable=False),
-    Column("delta", BigInteger, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("draws_left", BigInteger),
-    Column("lease", Text),
-    Column("progress", Text),  # what its run has released: public
-    Column("plan", Text),
-    Column("run", Text),
-    Column("stratum", Integer),
-    Column("draws_hash", Text),  # a hash over the six before
-    Column("renyi", BigInteger),
-    CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
-    CheckConstraint(
+    sa.Column("id", _Number, primary_key=True),
+    sa.Column("account_id", _Number, sa.ForeignKey(accounts.c.id), nullable=False),
+    sa.Column("scope", sa.Text),
+    sa.Column("epsilon", sa.BigInteger, nullable=False),
+    sa.Column("delta", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("draws_left", sa.BigInteger),
+    sa.Column("lease", sa.Text),
+    sa.Column("progress", sa.Text),  # what its run has released: public
+    sa.Column("plan", sa.Text),
+    sa.Column("run", sa.Text),
+    sa.Column("stratum", sa.Integer),
+    sa.Column("draws_hash", sa.Text),  # a hash over the six before
+    sa.Column("renyi", sa.BigInteger),
+    sa.CheckConstraint("epsilon >= 0 AND delta >= 0", name="dpfewshot_entry_amounts"),
+    sa.CheckConstraint(
         f"state IN ('{RESERVED}', '{CHARGED}', '{SETTLED}', '{CANCELLED}')", name="dpfewshot_entry_state"
     ),
-    Index("dpfewshot_entry_by_account", "account_id", "plan"),
-    UniqueConstraint("account_id", "run", "stratum", name="dpfewshot_entry_of_run"),
+    sa.Index("dpfewshot_entry_by_account", "account_id", "plan"),
+    sa.UniqueConstraint("account_id", "run", "stratum", name="dpfewshot_entry_of_run"),
 )
 
-history = Table(  # rows are added and never changed
+history = sa.Table(  # rows are added and never changed
     "dpfewshot_history",
     metadata,
-    Column("account_id", _Number, ForeignKey(accounts.c.id), primary_key=True, autoincrement=False),
-    Column("number", _Number, primary_key=True, autoincrement=False),
-    Column("at", Text, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("act", Text, nullable=False),
-    Column("entry", BigInteger),
-    Column("scope", Text),
-    Column("epsilon", BigInteger),
-    Column("delta", BigInteger),
-    Column("details", Text, nullable=False),
-    Column("package_version", Text, nullable=False),
-    Column("previous", Text, nullable=False),
-    Column("hash", Text, nullable=False),
-    Column("renyi", BigInteger),
-    Index("dpfewshot_history_by_entry", "account_id", "entry"),
+    sa.Column("account_id", _Number, sa.ForeignKey(accounts.c.id), primary_key=True, autoincrement=False),
+    sa.Column("number", _Number, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("act", sa.Text, nullable=False),
+    sa.Column("entry", sa.BigInteger),
+    sa.Column("scope", sa.Text),
+    sa.Column("epsilon", sa.BigInteger),
+    sa.Column("delta", sa.BigInteger),
+    sa.Column("details", sa.Text, nullable=False),
+    sa.Column("package_version", sa.Text, nullable=False),
+    sa.Column("previous", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("renyi", sa.BigInteger),
+    sa.Index("dpfewshot_history_by_entry", "account_id", "entry"),
 )
 
 
@@ -130,16 +111,16 @@ def create_tables(database: Database) -> None:
         database.use_write_ahead_log()
     with database.write() as connection:
         if not database.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         if not _has_tables(connection, database.name):  # another process may have been first
             metadata.create_all(connection)
-            connection.execute(insert(migration).values(version_num=VERSION))
+            connection.execute(sa.insert(migration).values(version_num=VERSION))
 
 
-def _has_tables(connection: Connection, name: str) -> bool:
-    if not inspect(connection).has_table(migration.name):
+def _has_tables(connection: sa.Connection, name: str) -> bool:
+    if not sa.inspect(connection).has_table(migration.name):
         return False
-    found = connection.execute(select(migration.c.version_num)).scalars().all()
+    found = connection.execute(sa.select(migration.c.version_num)).scalars().all()
     if list(found) != [VERSION]:
         version = ", ".join(map(str, found)) or "unknown"
         raise LedgerError(

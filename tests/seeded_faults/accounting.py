@@ -96,8 +96,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/scopes.py",
-        "        total = total.plus(amount)\n    return total",
-        "        total = total.at_least(amount)\n    return total",
+        "(0, Amount.plus)",
+        "(0, Amount.at_least)",
         "partitions and the whole data set add up",
         "tests/account/test_account.py tests/account/test_accounts.py",
     ),
