@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class DominatingPair(Protocol):
     @property
     def lattice(self) -> Lattice | None:
         """The losses, if they are finitely many and equally spaced; None for a density."""
-        ...
+        return None
 
     def curve(self, epsilons: FloatArray, /) -> Curve:
         """The hockey-stick curve at increasing epsilons, of either sign."""
@@ -78,14 +78,13 @@ class DominatingPair(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianPair:
+class GaussianPair(DominatingPair):
     """A = N(1, σ²) against B = N(0, σ²). The map x -> 1 - x makes it its own reverse.
 
     The loss at x is (2x - 1) / 2σ². With x at the loss ε: H(ε) = Pr[N(1, σ²) > x] - e^ε·Pr[N(0, σ²) > x].
     """
 
     noise_multiplier: float
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. The second term is formed from logarithms: e^ε may overflow."""
@@ -113,7 +112,7 @@ def _quantile(probability: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class RangePair:
+class RangePair(DominatingPair):
     """The pair of mechanisms of range ε₀: all their losses lie in some interval of that length.
 
     Their largest δ at γ is H(γ) = (1 - e^{(γ - ε₀)/2})² / (1 - e^{-ε₀}) for |γ| ≤ ε₀. It is convex in e^γ, so
@@ -122,7 +121,6 @@ class RangePair:
     """
 
     epsilon: float
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair."""
@@ -156,12 +154,11 @@ class RangePair:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(DominatingPair):
     """The unit is in P: P = (1-q)·B + q·A against Q = B."""
 
     sampling_rate: float
     pair: DominatingPair
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. The stated errors contain those of t."""
@@ -193,12 +190,11 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class Added(DominatingPair):
     """The unit is in Q: P = B against Q = (1-q)·B + q·A."""
 
     sampling_rate: float
     pair: DominatingPair
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. The stated errors contain those of s."""
@@ -223,7 +219,7 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(DominatingPair):
     """One unit of a fixed-size draw is replaced: the symmetrised curve of removing it.
 
     For ε ≥ 0 the curve is that of `removed` at q = m/n. For ε < 0 it follows by symmetry:
@@ -231,7 +227,6 @@ class Replaced:
     """
 
     removed: DominatingPair
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair."""
@@ -266,7 +261,7 @@ def subsampled_loss(loss: float, q: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPoint:
+class TwoPoint(DominatingPair):
     """P has mass `mass` on the loss `high` and the rest on `low`: H(ε) = mass·(1 - e^{ε - high}) between.
 
     In y = e^ε the curve is the larger of its two lines, 1 - y and mass·(1 - y·e^{-high}), and of 0.

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def _product(queries: tuple[Query, ...]) -> tuple[UpperProduct, LowerProduct]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UpperProduct:
+class UpperProduct(DominatingPair):
     """A curve that is linear in e^ε between grid points: convex, and above the product's own.
 
     Attributes:
@@ -109,7 +109,6 @@ class UpperProduct:
 
     losses: FloatArray
     heights: FloatArray
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. Interpolates; all terms are positive, so round-off stays relative."""
@@ -136,7 +135,7 @@ class UpperProduct:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LowerProduct:
+class LowerProduct(DominatingPair):
     """A curve below the product's own: the largest of several multiples of the upper one, each lowered.
 
     Attributes:
@@ -148,7 +147,6 @@ class LowerProduct:
     upper: UpperProduct
     shift: float
     lines: tuple[tuple[float, float], ...]
-    lattice: ClassVar[None] = None
 
     def curve(self, epsilons: FloatArray) -> Curve:
         """See DominatingPair. No curve is below 1 - e^ε and 0, so this one is not."""

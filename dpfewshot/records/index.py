@@ -201,29 +201,14 @@ class _Pinned:
         return [(one.st_size, one.st_mtime_ns) for one in seen]
 
 
-class _Columns:
-    """Columns of private values. Arrow's own show their values wherever an error's variables are printed."""
-
-    __slots__ = ("_columns",)
-
-    def __init__(self, columns: Sequence[Any]) -> None:
-        self._columns = columns
-
-    def __repr__(self) -> str:
-        return "_Columns()"
-
-    def at(self, row: int) -> list[Any]:
-        """The value of each column in a row."""
-        return [column[row].as_py() for column in self._columns]
-
-    def last(self, rows: Integers) -> list[Any]:
-        """The values of the last column in some rows."""
-        values: list[Any] = self._columns[-1].take(rows).to_pylist()
-        return values
-
-
 class _Index:
-    """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change."""
+    """An Arrow file of records that `_write` wrote, mapped into memory. What is `pinned` must not change.
+
+    Arrow's columns show their values wherever an error's variables, or their attributes, are printed. Slots
+    are not.
+    """
+
+    __slots__ = ("_columns", "_pinned", "_values", "label_rows", "unit_rows")
 
     def __init__(self, file: BinaryIO, place: _Place, *pinned: _Pinned) -> None:
         arrow, names = pyarrow_for("index_records"), _names(place.columns)
@@ -234,16 +219,17 @@ class _Index:
             self.label_rows, self.unit_rows = _first_rows(reader, names)
             mapped = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             table = arrow.ipc.open_file(mapped).read_all()
-        self._values = _Columns([table.column(name) for name in ("text", *names)])
+        self._values = [table.column(name) for name in ("text", *names)]
         self._columns, self._pinned = place.columns, pinned
 
     def record(self, row: int) -> Record:
         """One record, by its number."""
-        return Record(*self._values.at(row), columns=self._columns)
+        return Record(*(column[row].as_py() for column in self._values), columns=self._columns)
 
     def unit_names(self, rows: Integers) -> list[str]:
         """The names of some records' units, which are the last column."""
-        return self._values.last(rows)
+        names: list[str] = self._values[-1].take(rows).to_pylist()
+        return names
 
     def check(self) -> None:
         """See `_Pinned.check`."""
