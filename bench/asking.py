@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from bench.vectors import DATA_SETS
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.llama_cpp.model import KVStreams, Row
 from dpfewshot.backends.protocol import PromptBlock, Tokens

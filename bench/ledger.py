@@ -27,9 +27,9 @@ import dpfewshot as dpf
 from bench.ledger_rounds import BOUNDARIES, in_a_child, kill_rounds, new_ledgers, race
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.database import Database
-from dpfewshot.account.draws import DrawCounts, columns, granted
+from dpfewshot.account.draws import DrawCounts, Terms, columns, granted
 from dpfewshot.account.history import CHARGE, NOTHING_BEFORE, RESERVE, SETTLE, HistoryEvent, as_json, chained
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.account.sql import UNSEALED
 from dpfewshot.account.tables import accounts, entries, history
 from dpfewshot.values import PrivacySpend

@@ -26,7 +26,8 @@ from unittest.mock import patch
 import dpfewshot as dpf
 from bench.postgresql import running_server
 from dpfewshot.account.account import Account, Reserved
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.account.sql import SqlTransaction
 from dpfewshot.backends import Scripted
 from dpfewshot.mechanisms import Gaussian

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from bench.vectors import DATA_SETS, DataSet, Text, collect_all, collected
 from dpfewshot import _core
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import calibrate
 from dpfewshot.accounting.events import PublishedAccounting
 from dpfewshot.accounting.published import published_multiplier

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
 from dpfewshot.account.amounts import LARGEST, Amount, Cost, in_words
-from dpfewshot.account.draws import DrawCounts, draws_in, granted, released_in
+from dpfewshot.account.draws import DrawCounts, Terms, draws_in, granted, new_lease, released_in
 from dpfewshot.account.history import (
     CANCEL,
     CANCELLED,
@@ -59,16 +59,6 @@ class Reserved(NamedTuple):
 
     entry: int
     reservation: str | None
-
-
-class Claim(NamedTuple):
-    """An entry that a run resumes: what it was reserved for, and the lease from now on."""
-
-    entry: int
-    scope: str | None
-    cost: Cost
-    details: Details
-    lease: str
 
 
 @redacts_errors_of_methods(LedgerError, f"the account ({VERIFY})")
@@ -357,24 +347,27 @@ class Account:
         """
         return self._store.run_of(plan, run, stratum)
 
-    def resume(self, claims: Sequence[Claim]) -> list[tuple[Reserved, DrawCounts]]:
+    def resume(self, run: Mapping[int, Terms]) -> list[tuple[Reserved, DrawCounts]]:
         """Replace the leases of entries, all or none, so that only this run makes the draws that are left.
 
         An entry that is settled has no draw left and keeps its lease: it says what was released.
 
+        Args:
+            run: the numbers of the entries, and what was reserved for each.
+
         Returns:
-            Each entry, and its draws.
+            Each entry, and its draws with a new lease.
 
         Raises:
             LedgerError: an entry was reserved for something else, was cancelled, or was changed behind the
                 ledger's back.
         """
         with self._store.change() as change:
-            found = [self._claimed(change, claim) for claim in claims]  # all, before the first is changed
+            found = [self._claimed(change, *claim) for claim in run.items()]  # all, before one is changed
             totals = change.checked().totals if any(entry.state in OPEN for entry, _ in found) else None
             resumed = []
-            for claim, (entry, reserve) in zip(claims, found, strict=True):
-                draws = replace(entry.draws, lease=claim.lease)
+            for entry, reserve in found:
+                draws = replace(entry.draws, lease=new_lease())
                 if entry.state == SETTLED:
                     draws = replace(entry.draws, left=0)
                 else:
@@ -384,16 +377,16 @@ class Account:
                 resumed.append((Reserved(entry.number, json.loads(reserve["details"])[RESERVATION]), draws))
             return resumed
 
-    def _claimed(self, change: Change, claim: Claim) -> tuple[Entry, Mapping[str, Any]]:
-        """An entry that agrees with its claim and with its events, and the event that reserved it."""
-        entry = claim.entry
+    def _claimed(self, change: Change, entry: int, terms: Terms) -> tuple[Entry, Mapping[str, Any]]:
+        """An entry that agrees with its terms and with its events, and the event that reserved it."""
         found, events = change.entry(entry), change.events(entry)
         if found is None or found.state not in (*OPEN, SETTLED):
             raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be resumed")
         if not _agrees(found, events):
             raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")
         reserve, facts = events[0], plan_facts(json.loads(events[0]["details"]))
-        plan = [self._counted(claim.scope), Amount.of_cost(claim.cost), json.loads(as_json(claim.details))]
+        cost = None if terms.cost is None else Amount.of_cost(terms.cost)
+        plan = [self._counted(terms.scope), cost, json.loads(as_json(terms.details))]
         if plan != [reserve["scope"], tally_of(reserve).cost, facts]:
             raise LedgerError(f"entry {entry} was reserved for another plan: start a new run")
         return found, reserve

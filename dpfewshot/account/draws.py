@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dpfewshot.account.history import LEASE, VERIFY, hash_if_readable, hash_of
+from dpfewshot.account.amounts import Cost
+from dpfewshot.account.history import LEASE, VERIFY, Details, hash_if_readable, hash_of
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
@@ -35,6 +36,29 @@ class RunKey:
     plan: str
     run: str
     stratum: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is reserved. A run that resumes states the same.
+
+    Attributes:
+        cost: the plan's certified (ε, δ); None without an account.
+        scope: the stratum of the account's partition that the plan draws from; None for the whole data set.
+        draws: how many draws the cost was computed for.
+        tokens_per_draw: R ≥ 1, how many tokens share one draw.
+        noise_multiplier: the σ that the cost was computed for.
+        details: public facts for the account's history.
+        key: of the run, for whoever continues it; None for a release that nobody continues.
+    """
+
+    cost: Cost | None
+    scope: str | None
+    draws: int
+    tokens_per_draw: int
+    noise_multiplier: float
+    details: Details
+    key: RunKey | None = None
 
 
 @dataclass(frozen=True)

@@ -9,40 +9,14 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from dpfewshot.account.account import Account, Claim, Reserved
-from dpfewshot.account.amounts import Cost
-from dpfewshot.account.draws import USED_UP, DrawCounts, RunKey, new_lease
-from dpfewshot.account.history import Details
+from dpfewshot.account.account import Account, Reserved
+from dpfewshot.account.draws import USED_UP, DrawCounts, Terms, new_lease
 from dpfewshot.account.permit import Permit
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.runtime.forking import start_afresh_in_children
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is reserved. A run that resumes states the same.
-
-    Attributes:
-        cost: the plan's certified (ε, δ); None without an account.
-        scope: the stratum of the account's partition that the plan draws from; None for the whole data set.
-        draws: how many draws the cost was computed for.
-        tokens_per_draw: R ≥ 1, how many tokens share one draw.
-        noise_multiplier: the σ that the cost was computed for.
-        details: public facts for the account's history.
-        key: of the run, for whoever continues it; None for a release that nobody continues.
-    """
-
-    cost: Cost | None
-    scope: str | None
-    draws: int
-    tokens_per_draw: int
-    noise_multiplier: float
-    details: Details
-    key: RunKey | None = None
 
 
 class Reservation:
@@ -115,12 +89,7 @@ class Reservation:
         Args:
             run: the account's numbers of its entries, and what was reserved for each.
         """
-        claims = [
-            Claim(entry, terms.scope, terms.cost, terms.details, new_lease())
-            for entry, terms in run.items()
-            if terms.cost is not None  # an account comes with a cost
-        ]
-        found = zip(run.values(), account.resume(claims), strict=True)
+        found = zip(run.values(), account.resume(run), strict=True)
         return [cls(account, terms, *each, resumed=True) for terms, each in found]
 
     def after_fork(self) -> None:
@@ -211,7 +180,7 @@ class Reservation:
         released = [*self.released, line]
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
-            progress = _as_json(released, unfinished, self.histogram)
+            progress = self._as_json(released, unfinished)
             try:
                 self._account.record_release(self.entry, self._lease, line_hash(line), progress)
             except RunTakenOver:
@@ -268,13 +237,8 @@ class Reservation:
                 self._recorded = progress
 
     def _progress(self) -> str:
-        return _as_json(self.released, self.unfinished, self.histogram) if self._durable else ""
+        return self._as_json(self.released, self.unfinished) if self._durable else ""
 
-
-def _as_json(
-    released: list[Mapping[str, object]],
-    unfinished: Mapping[str, list[int]],
-    histogram: Mapping[str, object] | None,
-) -> str:
-    kept = {} if histogram is None else {"histogram": histogram}
-    return json.dumps({"released": released, "unfinished": unfinished, **kept})
+    def _as_json(self, released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]]) -> str:
+        kept = {} if self.histogram is None else {"histogram": self.histogram}
+        return json.dumps({"released": released, "unfinished": unfinished, **kept})

@@ -29,7 +29,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import Event, epsilon
 from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
 from dpfewshot.audit.canaries import (

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from dpfewshot.account.draws import Terms
 from dpfewshot.account.permit import Permit
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure

@@ -15,8 +15,8 @@ from functools import partial
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
-from dpfewshot.account.draws import RunKey
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import RunKey, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError

@@ -20,9 +20,10 @@ import numpy as np
 from dpfewshot import _core
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, pure_cost
+from dpfewshot.account.draws import Terms
 from dpfewshot.account.history import Details
 from dpfewshot.account.permit import Permit
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.exact.choice import discrete_laplace

@@ -15,8 +15,9 @@ from typing import Final
 
 from dpfewshot.account.account import Account, account_of_run
 from dpfewshot.account.amounts import Cost
+from dpfewshot.account.draws import Terms
 from dpfewshot.account.history import Details
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.account.scopes import Partition, partition_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.units import check_record_labels

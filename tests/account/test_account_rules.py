@@ -4,14 +4,24 @@ import random
 
 import pytest
 
-from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonGaussian, epsilon
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS, LEASE, MakeAccount, entry_of, make_account, outcome, raced, spend
+from tests.support.accounts import (
+    DRAWS,
+    LEASE,
+    MakeAccount,
+    entry_of,
+    make_account,
+    outcome,
+    raced,
+    resume,
+    spend,
+)
 
 FIXTURES = (make_account,)
 BUDGET = PrivacyBudget(4.0, 1e-5)
@@ -104,7 +114,7 @@ def test_a_resumed_plan_keeps_its_divergence(account: Account) -> None:
     entry = account.reserve(None, WEEKLY, {"steps": 15}, DrawCounts(15, "first")).entry
     account.draw(entry, "first")
     before = account.spent
-    [(resumed, draws)] = account.resume([Claim(entry, None, WEEKLY, {"steps": 15}, "second")])
+    [(resumed, draws)] = resume(account, entry, None, WEEKLY, {"steps": 15}, lease="second")
     assert (resumed.entry, draws.left) == (entry, 14)
     assert account.spent == before
     assert verified(account)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.account.account import Account, Reserved
-from dpfewshot.account.draws import DrawCounts, RunKey
+from dpfewshot.account.draws import DrawCounts, RunKey, Terms
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.permit import Permit
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import MakeAccount, make_account, raced, spend

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.account import sql
-from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Cost
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts
@@ -22,6 +22,7 @@ from dpfewshot.account.tables import accounts
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.account.test_account_rules import WEEKLY
+from tests.support.accounts import resume
 
 BUDGET = PrivacyBudget(8.0, 1e-3)
 COSTS = (PrivacySpend(0.3, 1e-6), PrivacySpend(0.0, 0.0), PrivacySpend(3.0, 0.0), WEEKLY)
@@ -97,5 +98,5 @@ class Life:
             case "cancel":
                 self.account.cancel(entry)
             case "resume":
-                self.account.resume([Claim(entry, scope, cost, {}, f"{lease}+")])
+                resume(self.account, entry, scope, cost, {}, lease=f"{lease}+")
                 self.entries[entry] = scope, cost, f"{lease}+"

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from dpfewshot import open_account
-from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import DrawCounts, columns, granted
 from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.values import PrivacySpend
-from tests.support.accounts import DRAWS, charged
+from tests.support.accounts import DRAWS, charged, resume
 from tests.support.commands import Run
 
 
@@ -126,7 +125,7 @@ def test_history_shows_what_a_resume_left(command: Run, path: Path) -> None:
     entry = found.reserve("trec: Number", PrivacySpend(0.25, 1e-6), {}, DrawCounts(4, "first")).entry
     words = entry, "trec: Number", PrivacySpend(0.25, 1e-6), {}
     found.draw(entry, "first")
-    found.resume([Claim(*words, "second")])
+    resume(found, *words, lease="second")
     assert command("history")[1].splitlines()[-1].split("  ")[2:] == [
         "resume", "entry 2", "trec: Number", "draws left: 3"
     ]  # fmt: skip

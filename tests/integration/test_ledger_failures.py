@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.sql import WHOLE
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import PrivacySpend
-from tests.support.accounts import DRAWS, LEASE
+from tests.support.accounts import DRAWS, LEASE, resume
 from tests.support.ledgers import BUDGET, COST, drew, rows, run, tamper, three_plans
 
 LAZY = """
@@ -154,7 +154,7 @@ def test_a_plan_whose_grant_cannot_be_read_is_not_resumed(path: Path, url: str) 
     account = drew(url)
     tamper(path, "UPDATE dpfewshot_history SET details = 'x' WHERE number = 2")
     with pytest.raises(LedgerError, match=ADVICE):
-        account.resume([Claim(1, None, PrivacySpend(0.0, 0.0), {}, "third")])
+        resume(account, 1, None, PrivacySpend(0.0, 0.0), {}, lease="third")
 
 
 # ---- doors that a review found open: a forged state, unreadable counts, options of URLs ---------

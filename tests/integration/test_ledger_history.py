@@ -14,12 +14,11 @@ import pytest
 
 from dpfewshot import __version__
 from dpfewshot.account import history as history_module
-from dpfewshot.account.account import Claim
 from dpfewshot.account.draws import granted
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacySpend
-from tests.support.accounts import DRAWS, LEASE
+from tests.support.accounts import DRAWS, LEASE, resume
 from tests.support.ledgers import BUDGET, drew, lived
 
 
@@ -124,10 +123,10 @@ def test_a_resume_is_bound_to_the_words_of_its_reservation(ledger_url: str) -> N
     )
     for other in others:
         with pytest.raises(LedgerError, match="reserved for another plan"):
-            account.resume([Claim(**(words | other), lease="third")])
+            resume(account, **(words | other), lease="third")
     for entry in (2, 2**70):
         with pytest.raises(LedgerError):
-            account.resume([Claim(**(words | {"entry": entry}), lease="third")])
+            resume(account, **(words | {"entry": entry}), lease="third")
     with pytest.raises(LedgerError, match="cannot be called 'lease'"):
         account.reserve(None, PrivacySpend(0.1, 0.0), {"lease": "mine"}, DRAWS)
     with pytest.raises(LedgerError, match="cannot be called 'reservation'"):

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
 from dpfewshot.report import Sources, select
 from tests.support import factory
-from tests.support.accounts import DRAWS
+from tests.support.accounts import DRAWS, resume
 from tests.support.resuming import acts, fails_at, fails_once, make
 from tests.support.scripts import Hooked
 
@@ -173,7 +173,7 @@ def test_only_the_holder_of_the_lease_records(account: dpf.Account) -> None:
     account.record_release(entry, "first", hashes[0], one)
     account.record_release(entry, "first", hashes[0], one)  # the same call again
     account.record_release(entry, "first", hashes[1], two)
-    account.resume([Claim(entry, None, Amount(10**11, 0), {"steps": 2}, "second")])
+    resume(account, entry, None, Amount(10**11, 0), {"steps": 2}, lease="second")
     with pytest.raises(dpf.LedgerError, match="resumed by another run"):
         account.record_release(entry, "first", hashes[2], three)
     account.settle(entry, "second")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import dpfewshot as dpf
+from dpfewshot.account.draws import Terms
 from dpfewshot.account.permit import Permit
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from dpfewshot.generation.units import Bodies

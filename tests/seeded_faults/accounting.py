@@ -222,8 +222,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = replace(entry.draws, lease=claim.lease)",
-        "draws = replace(entry.draws, lease=claim.lease, left=draws_in(json.loads(reserve['details'])).left)",
+        "draws = replace(entry.draws, lease=new_lease())",
+        "draws = replace(entry.draws, lease=new_lease(), left=draws_in(json.loads(reserve['details'])).left)",
         "a resume makes no draw again that was made",
         "tests/account/test_draws.py tests/generation/test_resuming.py",
     ),

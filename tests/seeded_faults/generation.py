@@ -193,7 +193,7 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = replace(entry.draws, lease=claim.lease)",
+        "draws = replace(entry.draws, lease=new_lease())",
         "draws = entry.draws",
         "a stratum that is taken back is fenced: its worker draws no more",
         WORKERS,

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dpfewshot.account.reservation import Reservation, Terms
+from dpfewshot.account.draws import Terms
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.backends import Scripted
 from dpfewshot.generation.token_loop import TextRequest, TokenLoop

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 
-from dpfewshot.account.account import Account
+from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.amounts import Cost
-from dpfewshot.account.draws import DrawCounts
+from dpfewshot.account.draws import DrawCounts, Terms
 from dpfewshot.account.history import Details
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import Partition
@@ -50,6 +51,14 @@ def scope_name(task: str, labels: Iterable[str], label: str, column: str = LABEL
 
 def entry_of(account: Account, scope: str | None, cost: Cost) -> int:
     return account.reserve(scope, cost, {}, DRAWS).entry
+
+
+def resume(
+    account: Account, entry: int, scope: str | None, cost: Cost, details: Details, *, lease: str
+) -> list[tuple[Reserved, DrawCounts]]:
+    """Resume one entry under a lease of this name."""
+    with patch("dpfewshot.account.account.new_lease", lambda: lease):
+        return account.resume({entry: Terms(cost, scope, 1, 1, 1.0, details)})
 
 
 def charged(account: Account, scope: str | None, cost: Cost, details: Details = {}) -> int:  # noqa: B006 - read

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dpfewshot.account.account import Account, Claim
+from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, EventCost
 from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.accounting import PoissonGaussian
 from dpfewshot.values import PrivacyBudget, PrivacySpend
-from tests.support.accounts import DRAWS, LEASE, charged
+from tests.support.accounts import DRAWS, LEASE, charged, resume
 from tests.support.processes import environment
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def drew(url: str) -> Account:
     ).entry
     account.draw(entry, "first")
     words = entry, "trec: Location", PrivacySpend(0.25, 1e-6), {"steps": 4}
-    account.resume([Claim(*words, "second")])
+    resume(account, *words, lease="second")
     account.draw(entry, "second")
     return account
 
