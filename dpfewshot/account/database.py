@@ -28,6 +28,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from dpfewshot.account.file_lock import check_names, locked
 from dpfewshot.account.history import VERIFY
 from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
+from dpfewshot.runtime.forking import start_afresh_in_children
 
 BUSY_SECONDS: Final = 30.0
 """How long a call waits for other processes before it reports that the ledger is locked."""
@@ -59,17 +60,7 @@ os.register_at_fork(
 _HEADER: Final = b"SQLite format 3\0"
 """What a SQLite file begins with; the size of a page follows."""
 
-_pooled: weakref.WeakSet[Engine] = weakref.WeakSet()
 _left_alone: list[Pool] = []  # never closed in a child: that would end the parent's session
-
-
-def _leave_connections_to_the_parent() -> None:
-    for engine in _pooled:
-        _left_alone.append(engine.pool)
-        engine.dispose(close=False)
-
-
-os.register_at_fork(after_in_child=_leave_connections_to_the_parent)
 
 
 class Database:
@@ -93,7 +84,13 @@ class Database:
                 self._reader = _sqlite(self._url, self._connect_read_only)
             else:
                 self._engine = self._reader = _postgresql(self._url)
+                start_afresh_in_children(self)
         weakref.finalize(self, self._engine.dispose)  # closes the connections of a ledger that nobody closed
+
+    def after_fork(self) -> None:
+        """Leave PostgreSQL's connection to the parent."""
+        _left_alone.append(self._engine.pool)
+        self._engine.dispose(close=False)
 
     @property
     def address(self) -> str:
@@ -249,7 +246,7 @@ def _sqlite(url: URL, creator: Callable[[], sqlite3.Connection] | None = None) -
 
 def _postgresql(url: URL) -> Engine:
     try:
-        engine = create_engine(
+        return create_engine(
             url,
             poolclass=QueuePool,
             pool_size=1,  # threads take turns: a server supports as many processes as connections
@@ -263,8 +260,6 @@ def _postgresql(url: URL) -> Engine:
         )
     except ImportError:
         raise MissingExtra("a ledger in PostgreSQL", "postgresql") from None
-    _pooled.add(engine)
-    return engine
 
 
 # ---- where a ledger is

@@ -74,20 +74,17 @@ MOVES: Final = {CHARGE: (RESERVED, CHARGED), SETTLE: (CHARGED, SETTLED), CANCEL:
 def _actor() -> str:
     named = os.environ.get(ACTOR_VARIABLE)
     if not named:
-        return on_one_line(f"{_user()}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError, ImportError):  # in containers the user often has no name
+            user = str(os.getuid())
+        return on_one_line(f"{user}@{socket.gethostname()}:{os.getpid()}")[:LONGEST_ACTOR]
     if len(named) > LONGEST_ACTOR or not named.strip() or on_one_line(named) != named:
         raise LedgerError(
             f"{ACTOR_VARIABLE} must be at most {LONGEST_ACTOR} printable characters, without line breaks, "
             "control characters, or two spaces in a row"
         )
     return named
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # in containers the user often has no name
-        return str(os.getuid())
 
 
 @dataclass(frozen=True, kw_only=True)

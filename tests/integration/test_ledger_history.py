@@ -165,7 +165,7 @@ def test_an_actor_that_could_forge_a_line_is_refused(
 def test_a_user_name_that_could_forge_a_line_is_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_module, "_user", lambda: "me\n  \u202eyou" + "x" * 300)
+    monkeypatch.setattr(history_module.getpass, "getuser", lambda: "me\n  \u202eyou" + "x" * 300)
     [row] = BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}").create("tickets", BUDGET).history()
     actor = str(row["actor"])
     assert actor.startswith(r"me\n \x20\u202eyoux")
