@@ -133,8 +133,13 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
     """Whether --resume finds no run to continue, so that one begins, and say so."""
     if synthesizer.has_run("" if resume is True else resume):
         return False
-    if resume is True and synthesizer.account is not None:
-        _check_no_other_run(synthesizer.account)
+    begun = unfinished_runs(synthesizer.account) if resume is True and synthesizer.account else []
+    if begun:  # --resume most likely means that one
+        raise LedgerError(
+            "the account has no such run to resume, but one with other settings or another name is "
+            f"unfinished, or still runs: {_settings_of(begun[-1])}. Give its options, and its name if it has "
+            "one: --resume NAME. Without --resume a new run begins, and is paid for"
+        )
     stages()("this account has no such run with these settings: a new one begins, and is paid for")
     return True
 
@@ -265,29 +270,14 @@ def _interrupted_after_a_text(notice: str) -> Iterator[Callable[[], bool]]:
             signal.signal(number, signal.default_int_handler)
 
 
-def _check_no_other_run(account: Account) -> None:
-    """Refuse to begin a run where one with other settings is unfinished: --resume most likely means that one.
-
-    Raises:
-        LedgerError: says with which settings.
-    """
-    begun = unfinished_runs(account)
-    if not begun:
-        return
-    last = begun[-1]
-    details = last["details"]
-    settings = (
-        "the whole data set" if last["scope"] is None else on_one_line(scope_text(last["scope"])),
-        f"epsilon={amount_text(last['epsilon'])}",
-        f"delta={amount_text(last['delta'])}",
-        f"mechanism={details['mechanism']}",
-        f"{details['steps'] * details['tokens_per_step']} tokens in all",
-        f"records_per_prompt={details['records_per_prompt']}",
-    )
-    raise LedgerError(
-        f"the account has no such run to resume, but one with other settings or another name is unfinished, "
-        f"or still runs: {', '.join(settings)}. Give its options, and its name if it has one: --resume NAME. "
-        "Without --resume a new run begins, and is paid for"
+def _settings_of(run: Mapping[str, Any]) -> str:
+    """What the event that reserved a run says of it."""
+    scope, details = run["scope"], run["details"]
+    return (
+        f"{'the whole data set' if scope is None else on_one_line(scope_text(scope))}, "
+        f"epsilon={amount_text(run['epsilon'])}, delta={amount_text(run['delta'])}, "
+        f"mechanism={details['mechanism']}, {details['steps'] * details['tokens_per_step']} tokens in all, "
+        f"records_per_prompt={details['records_per_prompt']}"
     )
 
 

@@ -227,12 +227,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
 def _in_words(project: Project) -> Iterator[str]:
     from dpfewshot.planning.plan import believed
 
-    data, epsilon, task, noun = (
-        project.data,
-        project.budget.epsilon,
-        project.task,
-        unit_noun(project.data.unit),
-    )
+    data, task, epsilon = project.data, project.task, project.budget.epsilon
+    noun = unit_noun(data.unit)
     whose = "each record is protected alone"
     if data.unit:
         whose = (
@@ -278,18 +274,18 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
     question = f'What is a text? Name its kind, such as "{sent}": a mere "message" may become a letter'
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     asked = [label for label in labels if label.isupper() or label.isdigit()]
-    if yes and asked:
-        warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
+    if yes:
+        if asked:
+            warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
+        return {}
     question = "Describe the labels in a few words, so that the model knows what they are about?"
-    if not yes and click.confirm(question, err=True):
+    if click.confirm(question, err=True):
         asked = list(labels)
-    if asked and not yes:
+    if asked:
         click.echo(_SUBJECTS, err=True)
     question = "What is {} about? Enter to skip"
-    answers: dict[str, Any] = dict.fromkeys(asked)
-    for label in asked:
-        _answer(answers, label, question.format(label), "", _printable, yes=yes)
-    return {label: meaning for label, meaning in answers.items() if meaning}
+    meanings = {one: click.prompt(question.format(one), "", value_proc=_printable, err=True) for one in asked}
+    return {label: meaning for label, meaning in meanings.items() if meaning}
 
 
 def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any], *, yes: bool) -> None:
@@ -309,37 +305,29 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:
         click.echo(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
-    for option, question in (
-        ("text", "Column of the text"),
-        ("label_column", "Column of the label"),
-        ("unit", _WHOM),
-    ):
+    for option, question in zip(_NAMES, ("Column of the text", "Column of the label", _WHOM), strict=True):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
-        guess = _guess(option, free, confirmed=not yes)
-        if guess == NONE:
-            guess = None  # each record would be a unit, a weaker guarantee: somebody has to say so
-        choices = _one_of(*free, *([NONE] if option == "unit" else []))
-        _answer(given, option, question, guess, choices, yes=yes)
+        names = [*free, *([NONE] if option == "unit" else [])]
+        capitals_count = len({name.casefold() for name in names}) < len(names)  # two differ by nothing else
+        kind = click.Choice(names, case_sensitive=capitals_count)
+        _answer(given, option, question, _guess(option, free, confirmed=not yes), kind, yes=yes)
     flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
     if flags:  # columns are not listed: they are a record if the first line is missing
         none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
         raise InvalidRecords(f"{file}: no column is surely that of {', '.join(flags)}: name it{none}")
 
 
-def _one_of(*names: str) -> click.Choice[str]:
-    """The answers to a question; capitals count only where two names differ by nothing else."""
-    return click.Choice(names, case_sensitive=len({name.casefold() for name in names}) < len(names))
-
-
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
-    """A column by its name. If somebody confirms it, the only one whose values repeat as labels do is one."""
+    """A column by its name. If somebody confirms it, the only one whose values repeat as labels do is one.
+
+    Never `NONE`: each record would be a unit, a weaker guarantee, so somebody has to say so.
+    """
     fitting = [name for name, repeats in columns.items() if option == "unit" or repeats == (option != "text")]
-    plain = {name: re.sub(r"[\W_]+", "_", name.strip().lower()) for name in fitting}
-    wanted = _NAMES[option].split()
-    named = [name for one in wanted for name in fitting if re.fullmatch(one, plain[name])]
     if option == "label_column" and confirmed and len(fitting) == 1:
-        named = fitting
-    return named[0] if named else NONE if option == "unit" else None
+        return fitting[0]
+    plain = {name: re.sub(r"[\W_]+", "_", name.strip().lower()) for name in fitting}
+    named = (name for one in _NAMES[option].split() for name in fitting if re.fullmatch(one, plain[name]))
+    return next(named, None)
 
 
 def _printable(words: str) -> str:
@@ -372,11 +360,8 @@ def _fetched(model: str, *, yes: bool) -> bool:
         return False
     try:
         fetch(model)
-    except DPFewShotError as error:  # the answers are written: they are not lost
-        warn(on_one_line(str(error)))
-        return False
-    except KeyboardInterrupt:
-        warn("the fetch is interrupted")
+    except (DPFewShotError, KeyboardInterrupt) as error:  # the answers are written: they are not lost
+        warn(on_one_line(str(error)) or "the fetch is interrupted")
         return False
     return True
 

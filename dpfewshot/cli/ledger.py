@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dpfewshot.account.draws import draws_in
 from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
+from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, warn
@@ -77,8 +79,6 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
       dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
       dpfewshot ledger create --ledger sqlite:///year.db --account year --epsilon 4 --delta 1e-5 --rule renyi
     """
-    from dpfewshot.account.ledger import BudgetLedger
-
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         account = opened.create(
             str(project.account.account),
@@ -131,8 +131,6 @@ def history(*, project: Project, as_json: bool) -> None:
 
 def _words(row: dict[str, Any]) -> Iterator[object]:
     """The columns of an event, some of them empty."""
-    from dpfewshot.account.draws import draws_in
-
     yield from (row["at"], row["actor"], row["act"])
     yield f"entry {row['entry']}" if row["entry"] else ""
     yield scope_text(row["scope"]) if row["scope"] else ""
@@ -215,8 +213,6 @@ def _budget(project: Project) -> PrivacyBudget:
 
 @contextmanager
 def _account(project: Project) -> Iterator[Account]:
-    from dpfewshot.account.ledger import BudgetLedger
-
     with BudgetLedger.open(str(project.account.ledger)) as opened:
         yield opened.account(str(project.account.account))
 
@@ -294,7 +290,6 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
       dpfewshot generate ... --output demos.jsonl --ledger sqlite:///budget.db --account tickets
       dpfewshot verify demos.jsonl --ledger sqlite:///budget.db
     """
-    from dpfewshot.account.ledger import BudgetLedger
     from dpfewshot.audit.certified import check_certificates
     from dpfewshot.demonstrations import numbered_lines
 

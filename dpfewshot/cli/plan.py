@@ -67,8 +67,12 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
         click.echo(in_detail(measured, project.data.unit))
         click.echo(f"      account: {on_one_line(project.account.account or 'none')}")
     else:
-        account, pays = _account(project, synthesizer)
-        needed, unit = enough(synthesizer.set_up.mechanism, measured), project.data.unit
+        named, unit = project.account, project.data.unit
+        try:
+            account, pays = account_line(named, named.opened(measured.relation, unit), synthesizer)
+        except LedgerError as error:  # no reason to have no plan
+            account, pays = f"account: {error}", False
+        needed = enough(synthesizer.set_up.mechanism, measured)
         lines = [
             describe(measured, unit),
             f"      {account}",
@@ -173,15 +177,6 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     )
 
 
-def _account(project: Project, synthesizer: Synthesizer) -> tuple[str, bool]:
-    """See `account_line`; an account that cannot pay for the plan is no reason to have none."""
-    named = project.account
-    try:
-        return account_line(named, named.opened(synthesizer.plan.relation, project.data.unit), synthesizer)
-    except LedgerError as error:
-        return f"account: {error}", False
-
-
 def account_line(named: AccountName, account: Account | None, synthesizer: Synthesizer) -> tuple[str, bool]:
     """What pays for a plan that is not reserved yet, what is left of it then, and whether it can pay.
 
@@ -214,7 +209,11 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
-    settings, readable = plan.settings, _readable_labels(plan)
+    from dpfewshot.planning.plan import noisy_strata
+
+    settings, noisy = plan.settings, noisy_strata(plan)
+    well = [label for one in plan.strata if one not in noisy for label in one.labels]
+    readable = "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
     of_each = " of each label" if needed.scope else ""
     ways = {
         f"--epsilon {math.ceil(100 * (needed.epsilon or 0)) / 100:g}": needed.epsilon,
@@ -257,15 +256,6 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     return f"next: {generate}"
-
-
-def _readable_labels(plan: GenerationPlan) -> str:
-    """The options that name the labels whose texts will read well, where those of others will not."""
-    from dpfewshot.planning.plan import noisy_strata
-
-    noisy = noisy_strata(plan)
-    well = [label for one in plan.strata if one not in noisy for label in one.labels]
-    return "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
 
 
 # ---- in detail -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -184,13 +184,11 @@ def _error_of_line(message: str, key: str) -> InvalidPlan:
 
 def _value(key: str, name: str, written: str) -> Any:
     for value in (written, json.dumps(written)):
-        try:
+        with suppress(tomllib.TOMLDecodeError, RecursionError):
             found = tomllib.loads(f"{name} = {value}")
-        except (tomllib.TOMLDecodeError, RecursionError):
-            continue
-        if set(found) == {key}:
-            return found[key]
-        break
+            if set(found) == {key}:
+                return found[key]
+            break
     raise _error_of_line("is no key of TOML", key)
 
 
@@ -227,15 +225,11 @@ def _made(kind: str, value: Any) -> Any:
         return None if number == math.inf and type(value) is int else number
     if kind == "tuple[str, ...]":
         listed = [value] if isinstance(value, str) else value
-        return tuple(listed) if isinstance(listed, list) and _all(str, listed) else None
+        return tuple(listed) if isinstance(listed, list) and set(map(type, listed)) <= {str} else None
     if kind.startswith("Mapping"):
         inside = str if kind.endswith("str]") else int
-        return value if isinstance(value, dict) and _all(inside, value.values()) else None
+        return value if isinstance(value, dict) and set(map(type, value.values())) <= {inside} else None
     return value if kind == type(value).__name__ or kind == f"Literal[{value!r}]" else None
-
-
-def _all(kind: type, values: Iterable[object]) -> bool:
-    return all(type(one) is kind for one in values)
 
 
 def _placed(folder: Path, key: str, value: Any) -> Any:

@@ -18,10 +18,8 @@ from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.runtime.files import read_text
 from dpfewshot.values import PrivacySpend
 
-File = str | os.PathLike[str]
 
-
-def read_choice(path: File) -> Choice:
+def read_choice(path: str | os.PathLike[str]) -> Choice:
     """Read what `dpfewshot choose --json` prints; `InvalidReport` names a file that is something else."""
     try:
         return Choice.from_dict(_json(path, "choose"))
@@ -29,7 +27,7 @@ def read_choice(path: File) -> Choice:
         raise InvalidReport(f"{path}: {error}") from None
 
 
-def read_findings(path: File) -> list[AuditFinding]:
+def read_findings(path: str | os.PathLike[str]) -> list[AuditFinding]:
     """Read what `dpfewshot audit --json` prints. A finding that does not say so is confidential."""
     document = _json(path, "audit")
     try:
@@ -46,7 +44,7 @@ def _is_text(finding: AuditFinding) -> bool:
     return all(isinstance(each, str) for each in words) and isinstance(finding.details, dict)
 
 
-def _json(path: File, command: str) -> dict[str, Any]:
+def _json(path: str | os.PathLike[str], command: str) -> dict[str, Any]:
     text = read_text(path, InvalidReport)
     try:
         document = json.loads(text)
@@ -116,10 +114,13 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
     Raises:
         LedgerError: the account does not agree with its history.
     """
-    given = _released(sources)
+    choice, given = sources.choice, sources.demonstrations
+    if given is None:
+        given = Demonstrations() if choice is None else choice.demonstrations
     shown = Demonstrations(one for one in given if confidential or one.certified)
     findings = [finding for finding in sources.findings if confidential or finding.confidential is False]
-    choice = sources.choice if confidential or (sources.choice and sources.choice.certified) else None
+    if choice is not None and not (confidential or choice.certified):
+        choice = None
     spending = None if sources.snapshot is None else spending_of(sources.snapshot, confidential=confidential)
     return Contents(
         confidential=confidential,
@@ -134,12 +135,6 @@ def select(sources: Sources, *, confidential: bool) -> Contents:
             "choices": int(sources.choice is not choice),
         },
     )
-
-
-def _released(sources: Sources) -> Demonstrations:
-    if sources.demonstrations is not None:
-        return sources.demonstrations
-    return sources.choice.demonstrations if sources.choice is not None else Demonstrations()
 
 
 def _promise(spending: Spending | None, shown: Demonstrations, choice: Choice | None) -> Promise | None:

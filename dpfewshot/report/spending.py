@@ -8,7 +8,7 @@ all budgets. Times, cancelled plans, and the hashes, which cover the times, are 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -21,8 +21,6 @@ from dpfewshot.account.verification import Snapshot, amount_of, check, tally_of
 from dpfewshot.certificates import Provenance, line_hash
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import Demonstration, PrivacySpend
-
-_History = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -116,20 +114,16 @@ def spending_of(snapshot: Snapshot, *, confidential: bool) -> Spending:
     )
 
 
-def _plans(history: _History, states: Mapping[int, str]) -> Iterator[ReservedPlan]:
+def _plans(history: Iterable[Mapping[str, Any]], states: Mapping[int, str]) -> Iterator[ReservedPlan]:
     reserved = (row for row in history if row["act"] == RESERVE)
     for number, row in enumerate(reserved, start=1):
+        tally = tally_of(row)
         yield ReservedPlan(
             number=number,
             scope=row["scope"],
-            spend=tally_of(row).cost.as_spend(),
-            divergence=_epsilon(stated) if (stated := tally_of(row).stated) else None,
+            spend=tally.cost.as_spend(),
+            divergence=Amount(tally.stated, 0).as_spend().epsilon if tally.stated else None,
             details=plan_facts(json.loads(row["details"])),
             at=datetime.fromisoformat(row["at"]),
             state=states[row["entry"]],
         )
-
-
-def _epsilon(amount: int) -> float:
-    """A number of 10⁻¹² in ε, rounded up."""
-    return Amount(amount, 0).as_spend().epsilon
