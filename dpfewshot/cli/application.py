@@ -88,24 +88,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     try:
         status = cli.main(args=arguments, prog_name="dpfewshot", standalone_mode=False)
-    except BudgetExceeded as error:
-        return _fail(str(error), BUDGET_EXCEEDED)
     except DPFewShotError as error:
-        return _fail(str(error), BAD_INPUT)
+        return _fail(str(error), BUDGET_EXCEEDED if isinstance(error, BudgetExceeded) else BAD_INPUT)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return BAD_INPUT
     except click.ClickException as error:
-        return _refused(error)
+        return _fail(re.sub(r"://\S*@", "://...@", _advised(error)), BAD_INPUT)  # hides a ledger's password
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown
         return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
     return status if isinstance(status, int) else 0
-
-
-def _refused(error: click.ClickException) -> int:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
-        return BAD_INPUT
-    return _fail(re.sub(r"://\S*@", "://...@", _advised(error)), BAD_INPUT)  # hides a ledger's password
 
 
 def _advised(error: click.ClickException) -> str:
@@ -133,9 +127,8 @@ def _advised(error: click.ClickException) -> str:
 
 def _place(error: BaseException) -> str:
     """Return the last line of this package in a traceback. The error's message may quote a record."""
-    names = [
-        (str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [(str(frame.f_globals.get("__name__")), line) for frame, line in frames]
     module, line = [each for each in names if each[0].startswith(__name__.partition(".")[0])][-1]
     return f"{module}, line {line}"
 

@@ -214,12 +214,8 @@ def demo(*, project: Project, as_json: bool) -> None:
     )
     spent = synthesizer.spent
     if as_json:
-        document = {
-            "plan": synthesizer.plan.as_dict(),
-            "demonstrations": demonstrations.to_lines(),
-            "spent": asdict(spent),
-        }
-        click.echo(json.dumps(document))
+        document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
+        click.echo(json.dumps({**document, "spent": asdict(spent)}))
         return
     steps = NEXT_STEPS.format(_program())
     click.echo(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -72,13 +72,10 @@ def finite_or_inf(text: object) -> float:
     """The value of --epsilon: infinity for the word inf alone, and for no number too large for a float."""
     if text in {"inf", math.inf}:
         return math.inf
-    try:
-        number = float(str(text))
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise click.BadParameter(f"{str(text)!r} is neither a finite number nor the word inf for no privacy")
-    return number
+    with suppress(ValueError):
+        if math.isfinite(number := float(str(text))):
+            return number
+    raise click.BadParameter(f"{str(text)!r} is neither a finite number nor the word inf for no privacy")
 
 
 # ---- the sections of a project ---------------------------------------------------------------------------

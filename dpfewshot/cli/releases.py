@@ -255,7 +255,9 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
 
     project.account.check()
     epsilon, delta = project.budget.epsilon, project.budget.delta or 0.0
-    listed = None if candidates is None else _lines(candidates)
+    listed = None
+    if candidates is not None:
+        listed = [line for line in read_text(candidates, InvalidPlan).split("\n") if line.strip()]
     account = project.account.opened()
     if account is not None and epsilon > 0:
         cost = PrivacySpend(epsilon, delta if listed is None else 0.0)
@@ -270,8 +272,3 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
         click.echo(" ".join(label.splitlines()))  # one line per label
     spent = release.spent or PrivacySpend(0.0, 0.0)
     click.echo(f"{len(release.labels)} labels for {_amounts(spent)}, neighbours {release.relation}", err=True)
-
-
-def _lines(path: str) -> list[str]:
-    """Return the non-blank lines of a public file."""
-    return [line for line in read_text(path, InvalidPlan).split("\n") if line.strip()]

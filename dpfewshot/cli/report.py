@@ -80,13 +80,10 @@ def report(
 
 
 def _document(contents: Contents, output: str) -> dict[str, object]:
-    promise = contents.promise
     return {
         "output": output,
         "confidential": contents.confidential,
-        "epsilon": promise.epsilon if promise else None,
-        "delta": promise.delta if promise else None,
-        "relation": promise.relation if promise else None,
+        **{name: getattr(contents.promise, name, None) for name in ("epsilon", "delta", "relation")},
         "choice": contents.choice.statement if contents.choice else None,
         "demonstrations": len(contents.demonstrations),
         "findings": len(contents.findings),

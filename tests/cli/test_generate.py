@@ -162,9 +162,10 @@ def test_who_is_at_a_terminal_is_asked_before_noise_is_paid_for(
     command: Run, monkeypatch: pytest.MonkeyPatch, terminals: str, further: str, status: int
 ) -> None:
     on_terminals(monkeypatch, terminals, "n\n")
-    found, out, err = command("generate", *NOISY, *further.split())
+    found, _, err = command("generate", *NOISY, *further.split(), "--output", "demos.jsonl")
     asked = "spend the budget all the same? [y/N]" in err
-    assert (found, asked, bool(out)) == (status, status == 130, status == 0)
+    assert (found, asked, Path("demos.jsonl").exists()) == (status, status == 130, status == 0)
+    assert not asked or err.count("anything of the records") == 1  # not said twice
     assert ("nothing is spent" in err) is asked
     more = "nothing is spent; for more than the account's epsilon 1, dpfewshot ledger change-budget"
     assert (more in err) is (asked and "--ledger" in further)

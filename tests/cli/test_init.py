@@ -561,23 +561,6 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
 
 
-def test_generate_asks_before_it_spends_on_texts_of_little_use(
-    made: Run, answers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = ("generate", *(f"--set=population.{label}={30 if label == LABELS[0] else 8}" for label in LABELS))
-    answers("n\n")
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    status, _, err = made(*few)
-    assert (status, err.count("all the same? [y/N]")) == (130, 1)
-    more = "; for more than the account's epsilon 2, dpfewshot ledger change-budget"
-    assert err.endswith(f"dpfewshot: nothing is spent{more}\n")
-    assert err.count("anything of the records") == 1  # not said twice
-    assert not Path("demos.jsonl").exists()
-    assert "spent epsilon=0 " in made("ledger", "show")[1]
-    assert "all the same?" not in made(*few, "--quiet")[2]
-    assert Path("demos.jsonl").exists()
-
-
 def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: Run) -> None:
     """Labels are disjoint: one with few records is no reason against the others."""
     small, *others = LABELS
