@@ -47,15 +47,16 @@ class Dialect(ABC):
 
     prompts_per_request: ClassVar[int] = 1
 
+    vocabulary_size: int
+    end_token_ids: frozenset[int]
+    context_tokens: int | None = None
+    bos: int | None = None
+    picks: bool = False
+    slots: int | None = None
+
     def __init__(self, client: Client, model: str) -> None:
         self.client = client
         self.model = model
-        self.vocabulary_size = 0
-        self.end_token_ids: frozenset[int] = frozenset()
-        self.context_tokens: int | None = None
-        self.bos: int | None = None
-        self.picks = False
-        self.slots: int | None = None
 
     @abstractmethod
     async def connect(self) -> None:

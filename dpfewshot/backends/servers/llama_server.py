@@ -52,10 +52,8 @@ class LlamaServer(Dialect):
         "repeat_last_n": 64,
     }
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._pieces: list[bytes] = []
-        self._letter = 0
+    _pieces: list[bytes]
+    _letter: int
 
     async def connect(self) -> None:
         """Read the vocabulary with its bytes from one public prompt, and with `ignore_eos` the end tokens."""

@@ -70,19 +70,15 @@ class VLLM(Dialect):
     distorted: ClassVar[Mapping[str, Any]] = {"temperature": 0.5, "repetition_penalty": 1.5}
     prompts_per_request: ClassVar[int] = 16
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.picks = True
-        self._most = 0
-        self._end_names: dict[int, str] = {}
+    picks = True
+    _most = MORE_THAN_ANY
 
     async def connect(self) -> None:
         """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
         await self._read_card()
         await self._connect_tokenizer()
         self._most = await self._most_logprobs()
-        url, body = self._request_of_an_end(self._most)
-        ids = await self.client.ask(url, body, _ids)
+        ids = await self.client.ask(*self._request_of_an_end(), _ids)
         self.vocabulary_size = len(ids)
         if ids != set(range(len(ids))):
             raise BackendError(
@@ -169,9 +165,11 @@ class VLLM(Dialect):
                 f"{server} does not tokenise ({self.client.root}/tokenize is missing): "
                 "prompts are sent as token ids, so it needs that page, and one that detokenises"
             ) from None
-        for name, tokens in zip(END_NAMES, parsed, strict=True):
-            if len(tokens) == 1 and await self.detokenize(tokens) == name:
-                self._end_names[tokens[0]] = name
+        self._end_names = {
+            tokens[0]: name
+            for name, tokens in zip(END_NAMES, parsed, strict=True)
+            if len(tokens) == 1 and await self.detokenize(tokens) == name
+        }
         if not self._end_names:
             raise BackendError(f"{server} knows none of the usual end tokens")
         for token, name in self._end_names.items():
@@ -183,18 +181,16 @@ class VLLM(Dialect):
 
     async def _most_logprobs(self) -> int:
         """Return how many log-probabilities per token the server returns, which its refusal of more says."""
-        url, body = self._request_of_an_end(MORE_THAN_ANY)
         try:
-            await self.client.ask(url, body, lambda answer: answer, public=True)
+            await self.client.ask(*self._request_of_an_end(), lambda answer: answer, public=True)
         except Refused as refusal:
             stated = ALLOWED.search(refusal.message)
             return int(stated.group(1)) if stated else USUAL_MOST
         return MORE_THAN_ANY
 
-    def _request_of_an_end(self, logprobs: int) -> tuple[str, dict[str, Any]]:
-        """Return a request of so many log-probabilities behind an end token."""
-        url, body = self.request([[next(iter(self.end_token_ids))]], None, {})
-        return url, body | {"logprobs": logprobs}
+    def _request_of_an_end(self) -> tuple[str, dict[str, Any]]:
+        """Return a request of all log-probabilities behind an end token."""
+        return self.request([[next(iter(self.end_token_ids))]], None, {})
 
     async def _chunk(self, tokens: Sequence[int]) -> list[str]:
         """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
