@@ -29,32 +29,9 @@ from dpfewshot.icl import Classifier, Extractor
 from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
+from dpfewshot.releases import scoring, selection
 from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, checked_candidates
 from dpfewshot.releases.payment import open_payment
-from dpfewshot.releases.scoring import (
-    EXTRACTED_TOKENS,
-    RECORD_TOKEN_CAP,
-    ExtractionScorer,
-    LabelScorer,
-    Progress,
-    Scorer,
-    charged,
-    scoring_progress,
-)
-from dpfewshot.releases.selection import (
-    Integers,
-    Noise,
-    Outcomes,
-    amplified,
-    best_of,
-    cells_of,
-    estimate,
-    label_weights,
-    noisy_counts,
-    scale_of,
-    scores_of,
-    weights_of,
-)
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import drawable
 from dpfewshot.tasks import Task
@@ -89,8 +66,8 @@ def choose(
     score: str = ACCURACY,
     balanced: bool = False,
     proxy: bool = False,
-    record_token_cap: int = RECORD_TOKEN_CAP,
-    on_progress: Progress | None = None,
+    record_token_cap: int = scoring.RECORD_TOKEN_CAP,
+    on_progress: scoring.Progress | None = None,
     random_source: RandomSource | None = None,
 ) -> Choice:
     """Choose the prompt that labels the records best, under (ε, 0), and release its accuracy.
@@ -152,7 +129,7 @@ def choose(
         holdout=holdout,
     )
     sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
-    rate = amplified(Fraction(cost.as_target().epsilon), sampling_rate)
+    rate = selection.amplified(Fraction(cost.as_target().epsilon), sampling_rate)
 
     def prompt_of(candidate: Candidate) -> _Prompt:
         return _Prompt(candidate, [_scorer(task, model, candidate, record_token_cap) for model in models])
@@ -164,7 +141,7 @@ def choose(
     plain = next(unreleased, None) or prompt_of(Candidate())  # the baseline
     if balanced and not payment.counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
-    weights = label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
+    weights = selection.label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
     details: Details = {
         "mechanism": "choice",
         "candidates": len(first),
@@ -178,42 +155,44 @@ def choose(
     with payment.reserved(
         pure_cost(cost, sampling_rate=sampling_rate, rate=rate),
         uses=rounds + 1,
-        noise_multiplier=scale_of(rate),
+        noise_multiplier=selection.scale_of(rate),
         details=details,
     ) as reservation:
         *parts, measures = parts_of(payment.units, weights, sampling_rate, rounds + 1, random_source)
 
         def scored(
             chooses: _Part, listed: Sequence[_Prompt], number: int
-        ) -> tuple[Integers, dict[_Prompt, Outcomes]]:
+        ) -> tuple[selection.Integers, dict[_Prompt, selection.Outcomes]]:
             prompts = list(dict.fromkeys((*listed, plain))) if number == rounds else []
             steps = (len(listed) + len(prompts)) * len(models) * _SLICES
-            with scoring_progress(steps, on_progress) as advance:
+            with scoring.scoring_progress(steps, on_progress) as advance:
                 chosen_by = [chooses.outcomes(one.scorers, advance) for one in listed]
                 measured = {one: measures.outcomes(one.scorers, advance) for one in prompts}
             sums = [
-                scores_of(each, chooses.weights, chooses.sizes, likelihood=score == LIKELIHOOD)
+                selection.scores_of(each, chooses.weights, chooses.sizes, likelihood=score == LIKELIHOOD)
                 for each in chosen_by
             ]
             return np.array(sums, dtype=np.int64), measured
 
         scores, measured = scored(parts[0], tried, 1)  # a model that fails here has cost nothing
-        permit = charged(reservation, tried[0].scorers)
-        winners = [tried[best_of(scores, rate, permit, random_source)]]
+        permit = scoring.charged(reservation, tried[0].scorers)
+        winners = [tried[selection.best_of(scores, rate, permit, random_source)]]
         for chooses in parts[1:]:
             proposed = _proposed(candidates, [one.candidate for one in winners], task, prompt_of)
             listed, tried = [winners[-1], *proposed], tried + proposed
             scores, measured = scored(chooses, listed, len(winners) + 1)
             for scorer in listed[0].scorers:
                 scorer.check_backend()
-            winners.append(listed[best_of(scores, rate, permit, random_source)])
-        cells = cells_of(
+            winners.append(listed[selection.best_of(scores, rate, permit, random_source)])
+        cells = selection.cells_of(
             [measured[one] for one in dict.fromkeys((winners[-1], plain))], measures.weights, measures.sizes
         )
-        counts = noisy_counts(cells, rate, permit, random_source)
-    noise = Noise(scale_of(rate), terms=counts.ndim)
+        counts = selection.noisy_counts(cells, rate, permit, random_source)
+    noise = selection.Noise(selection.scale_of(rate), terms=counts.ndim)
     by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
-    accuracies = [estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt]
+    accuracies = [
+        selection.estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt
+    ]
     return Choice(
         index=tried.index(winners[-1]),
         candidate=winners[-1].candidate,
@@ -315,16 +294,16 @@ def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[Logprob
     return models
 
 
-def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_cap: int) -> Scorer:
+def _scorer(task: Task, model: LogprobBackend, prompt: Candidate, record_token_cap: int) -> scoring.Scorer:
     """Return the scorer of a task's labels, or of extraction where labels are free. Reads no record."""
     words = prompt.format or task
     if task.labels is None:
-        return ExtractionScorer(
-            Extractor(words, model, prompt.demonstrations, EXTRACTED_TOKENS), record_token_cap
+        return scoring.ExtractionScorer(
+            Extractor(words, model, prompt.demonstrations, scoring.EXTRACTED_TOKENS), record_token_cap
         )
     shown, calibrated = prompt.demonstrations, prompt.calibrated
     classifier = Classifier(words, model, shown, calibrated, calibration=prompt.calibration)
-    return LabelScorer(classifier, record_token_cap)
+    return scoring.LabelScorer(classifier, record_token_cap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,7 +311,7 @@ class _Prompt:
     """A candidate, and its scorer for each model."""
 
     candidate: Candidate
-    scorers: Sequence[Scorer] = field(repr=False)
+    scorers: Sequence[scoring.Scorer] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -344,9 +323,9 @@ class _Part:
 
     records: Sequence[Record | None] = field(repr=False)
     sizes: Sequence[int] = field(repr=False)
-    weights: Integers = field(repr=False)
+    weights: selection.Integers = field(repr=False)
 
-    def outcomes(self, scorers: Sequence[Scorer], advance: Callable[[], None]) -> Outcomes:
+    def outcomes(self, scorers: Sequence[scoring.Scorer], advance: Callable[[], None]) -> selection.Outcomes:
         """Score the records with every model."""
         columns = []
         for scorer in scorers:
@@ -356,7 +335,7 @@ class _Part:
                 advance()
             columns.append([np.concatenate(each) for each in zip(*found, strict=True)])
         right, likelihood = zip(*columns, strict=True)
-        return Outcomes(np.column_stack(right), np.column_stack(likelihood))
+        return selection.Outcomes(np.column_stack(right), np.column_stack(likelihood))
 
 
 def parts_of(
@@ -373,7 +352,7 @@ def parts_of(
     for part in range(count):
         chosen = units.chosen(drawn[part_of == part])
         records = chosen.records()
-        parts.append(_Part(records, chosen.sizes.tolist(), weights_of(records, weights)))
+        parts.append(_Part(records, chosen.sizes.tolist(), selection.weights_of(records, weights)))
     return parts
 
 

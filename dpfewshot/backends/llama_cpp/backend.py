@@ -11,19 +11,10 @@ from typing import Final
 import numpy as np
 
 from dpfewshot import __version__
-from dpfewshot.backends import conformance
+from dpfewshot.backends import conformance, machine
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
 from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.llama_cpp.model import FILE, LlamaModel
-from dpfewshot.backends.machine import (
-    Facts,
-    digest_of,
-    keep_verdict,
-    kept_verdict,
-    processor,
-    steering_variables,
-    usable_processors,
-)
 from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, check_settings
 from dpfewshot.backends.streams.threads import lanes_of
 from dpfewshot.errors import BackendError
@@ -106,7 +97,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         weights: str = FILE,
     ) -> None:
         check_settings(context_tokens, kept_prompts, decode_batch)
-        threads = usable_processors() if threads is None else threads
+        threads = machine.usable_processors() if threads is None else threads
         if threads < 1:
             raise BackendError(f"threads={threads}: at least 1")
         path = local_file(model)
@@ -138,7 +129,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         form = "" if self.weights == FILE else f" with {self.weights} weights"
         return f"llama.cpp {where}{lanes}, {model.path.name}{form}{steps}"
 
-    def _settle(self, facts: Facts) -> None:
+    def _settle(self, facts: machine.Facts) -> None:
         """Choose how prompts take their steps, and how many are evaluated at a time."""
         shared = self._decode_batch
         if self._model.on_gpu:
@@ -180,7 +171,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
         return same and conformance.check_batch_invariance(self, short).passed
 
-    def _passes(self, name: str, check: Callable[[], bool], facts: Facts) -> bool:
+    def _passes(self, name: str, check: Callable[[], bool], facts: machine.Facts) -> bool:
         """Return the cached verdict of a check, or run the check, free its streams, and cache the verdict."""
         facts = dict(facts) | {
             "checked": name,
@@ -192,25 +183,25 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             "threads": self._model.threads,
             "weights": self.weights,
         }
-        passed = kept_verdict(facts, bool)
+        passed = machine.kept_verdict(facts, bool)
         if passed is None:
             passed = check()
             while self._pools:
                 self._pools.popitem()[1].close()
-            keep_verdict(facts, passed)
+            machine.keep_verdict(facts, passed)
         return passed
 
 
-def build_facts(path: Path) -> Facts:
+def build_facts(path: Path) -> machine.Facts:
     """Return what a verdict depends on beside the settings: file, build of llama.cpp, processor."""
     library = load_library()
     return {
         "check": VERSION,
         "package": __version__,
-        "model": digest_of(*shards_of(path)),
+        "model": machine.digest_of(*shards_of(path)),
         "llama_cpp": library.name,
-        "build": digest_of(*library.files),
+        "build": machine.digest_of(*library.files),
         "system": library.llama_print_system_info().decode(),
-        "processor": processor(),
-        "environment": steering_variables(),
+        "processor": machine.processor(),
+        "environment": machine.steering_variables(),
     }

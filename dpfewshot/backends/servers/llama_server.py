@@ -7,14 +7,7 @@ from typing import Any, ClassVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import Absent, Malformed, Refused
-from dpfewshot.backends.servers.dialect import (
-    MORE_THAN_ANY,
-    Dialect,
-    field,
-    gather,
-    only,
-    token_ids,
-)
+from dpfewshot.backends.servers.dialect import MORE_THAN_ANY, Dialect, field, gather, only, token_ids
 from dpfewshot.backends.text import messages_of, readable, template_failed
 from dpfewshot.errors import BackendError
 

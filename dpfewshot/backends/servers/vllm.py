@@ -12,16 +12,7 @@ from typing import Any, ClassVar
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
 from dpfewshot.backends.servers.client import Absent, Malformed, Refused, Unanswered
-from dpfewshot.backends.servers.dialect import (
-    CHOSEN,
-    MORE_THAN_ANY,
-    WHOLE,
-    Dialect,
-    field,
-    gather,
-    only,
-    token_ids,
-)
+from dpfewshot.backends.servers.dialect import CHOSEN, MORE_THAN_ANY, Dialect, field, gather, only, token_ids
 from dpfewshot.backends.text import END_NAMES, readable
 from dpfewshot.errors import BackendError
 
@@ -111,7 +102,7 @@ class VLLM(Dialect):
     def kind_of(self, support: Tokens | None) -> str:
         """Return whether ids are sent. Such a request would void the answers of others in its batch."""
         picked = self.picks and support is not None and len(support) <= MOST_IDS
-        return CHOSEN if picked else WHOLE
+        return CHOSEN if picked else super().kind_of(support)
 
     def request(
         self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any]
