@@ -11,13 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dpfewshot import baselines
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.baselines import (
-    instruction_only_demonstrations,
-    non_private_sample,
-    verbatim,
-    without_replacement,
-)
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.settings import Settings
@@ -100,7 +95,7 @@ class InstructionOnly:
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """Return the requested demonstrations."""
-        made = instruction_only_demonstrations(
+        made = baselines.instruction_only_demonstrations(
             request.task,
             request.backend,
             sorted(set(request.labels)),
@@ -121,9 +116,10 @@ class NonPrivateSample:
         """Return the requested demonstrations."""
         if request.task.labels is not None:
             labels, shots = sorted(set(request.labels)), request.shots_per_label
-            return request.in_order(non_private_sample(request.task, request.records, labels, shots=shots))
-        picked = without_replacement(request.records, len(request.labels))
-        return Demonstrations(verbatim(record, request.task.layout) for record in picked)
+            drawn = baselines.non_private_sample(request.task, request.records, labels, shots=shots)
+            return request.in_order(drawn)
+        picked = baselines.without_replacement(request.records, len(request.labels))
+        return Demonstrations(baselines.verbatim(record, request.task.layout) for record in picked)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dpfewshot.account.amounts import Cost
 from dpfewshot.account.draws import Terms
 from dpfewshot.account.history import Details
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.account.scopes import Partition, partition_of
+from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.generation.units import check_record_labels
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
@@ -119,13 +119,16 @@ def open_payment(
     paying = account_of_run(account, budget, relation=relation, unit=unit)
     members, public = units(records), public_units(population, records)
     check_whole("the population of all labels", public)
+    choosing = partition_of_units(task, records, division).choosing
+    # Only then are the account's plans known to spare the units that choose.
+    spared = paying is not None and choosing is not None and paying.partition == partition_of(choosing)
     return Payment(
         units=division.choosing(members) if division.fraction else members,
         population=(division.fraction or Fraction(1)) * public,
         counts=_public_counts(task, population, records),
         relation=relation,
         unit=unit,
-        scope=scope_of_release(paying, partition_of_units(task, records, division)),
+        scope=choosing if spared else None,
         account=paying,
     )
 
@@ -137,11 +140,3 @@ def _public_counts(task: Task, population: Population, records: Records | Stored
     if population is None:
         return {label: len(members) for label, members in units_by_label(records).items()}
     return dict(population)
-
-
-def scope_of_release(account: Account | None, partition: Partition) -> str | None:
-    """The stratum of the units that choose, if the account's plans are known to spare them."""
-    choosing = partition.choosing
-    if account is None or choosing is None or account.partition != partition_of(choosing):
-        return None
-    return choosing

@@ -265,8 +265,8 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/releases/payment.py",
-        "if account is None or choosing is None or account.partition != partition_of(choosing):",
-        "if account is None or choosing is None:",
+        "choosing is not None and paying.partition == partition_of(choosing)",
+        "choosing is not None",
         "a release adds unless generation spared its units",
         "tests/integration/test_holdout.py",
     ),
