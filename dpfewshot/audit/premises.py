@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfewshot.audit.bounds import Rate
-from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens, closing_block
+from dpfewshot.backends.conformance import history
+from dpfewshot.backends.protocol import Logprobs, Tokens, failing_as_backend
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import Draws
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.planning.plan import StratumPlan
-from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.values import Record
 
 _LONGEST_BLOCK = 3  # tokens of a draw whose answers are compared
@@ -124,15 +124,17 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
     if first is None or last is None:
         raise BackendError("the backend cannot tokenize plain text")
     length = min(stratum.draws.tokens_per_draw, _LONGEST_BLOCK)
-    public = _answers(backend, prompts, [prompts.public_suffix], [0] * (length - 1), public=True)
-    steps = public.reshape(length, -1)
+    with failing_as_backend():
+        public = history(backend, prompts.prefix, [prompts.public_suffix], [0] * (length - 1), public=True)
+    steps = np.concatenate(public)
     if np.isnan(steps).all(axis=1).any():
         raise BackendError("the backend cannot evaluate a prompt without records")
     said = [int(np.nanargmax(step)) for step in steps[:-1]]
     supports = [likeliest(step, frozenset(), set_up.mechanism.top_k) for step in steps]
 
     def asked(company: Sequence[Tokens]) -> Logprobs:
-        return _answers(backend, prompts, company, said, supports)
+        with failing_as_backend():
+            return np.concatenate(history(backend, prompts.prefix, company, said, supports), axis=1)
 
     together = asked(suffixes)
     others: list[Iterable[Logprobs]] = [
@@ -146,25 +148,3 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
         for one, other in zip(together, company, strict=True)
     ]
     return same.count(False), len(same)
-
-
-def _answers(
-    backend: LogprobBackend,
-    prompts: LabelPrompts,
-    suffixes: Sequence[Tokens],
-    continuation: Sequence[int],
-    supports: Sequence[Tokens] = (),
-    *,
-    public: bool = False,
-) -> Logprobs:
-    """One row a prompt: its answers at each token, for the token's support if it has one, and for all."""
-    tokens = len(continuation) + 1
-    answers = []
-    with closing_block(backend, prompts.prefix, suffixes, tokens, public=public) as block:
-        for step in range(tokens):
-            if step > 0:
-                block.append(continuation[step - 1])
-            if supports:
-                answers.append(np.array(block.next_token_logprobs(supports[step])))
-            answers.append(np.array(block.next_token_logprobs()))
-    return np.concatenate(answers, axis=1)

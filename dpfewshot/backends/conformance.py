@@ -272,8 +272,8 @@ def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fin
     filler = max(prompts, key=len)
     long = (list(filler) * (context // len(filler) + 1))[: context + 1]
     alone, comparison = _among(backend, long, prompts)
-    [expected] = _history(backend, [], [prompts[0]], [], tokens=2)
-    [found] = _history(backend, [], [prompts[0], long], [], tokens=2)
+    [expected] = history(backend, [], [prompts[0]], [], tokens=2)
+    [found] = history(backend, [], [prompts[0], long], [], tokens=2)
     comparison.add(expected, found[:1])
     if comparison.different:
         return comparison.finding("long prompt")
@@ -389,11 +389,12 @@ def check_block_invariance(
     everyone = range(len(suffixes))
     if support is None:
         support = range(0, backend.vocabulary_size, max(1, backend.vocabulary_size // WIDE))
-    expected = _history(backend, prefix, suffixes, released, support)
+    supports = [support] * (len(released) + 1) if support else ()
+    expected = history(backend, prefix, suffixes, released, supports)
     comparison = Comparison()
 
     def compare(selection: Sequence[int]) -> None:
-        found = _history(backend, prefix, [suffixes[index] for index in selection], released, support)
+        found = history(backend, prefix, [suffixes[index] for index in selection], released, supports)
         for before, after in zip(expected, found, strict=True):
             comparison.add(before[list(selection)], after)
 
@@ -419,7 +420,7 @@ def check_block_agreement(
     the kernels' rounding (0.046 with SmolLM2-135M Q4_1; a misplaced token gives 0.97).
     """
     worst = 0.0
-    for count, answer in enumerate(_history(backend, prefix, suffixes, released)):
+    for count, answer in enumerate(history(backend, prefix, suffixes, released)):
         prompts = [[*prefix, *suffix, *released[:count]] for suffix in suffixes]
         worst = max(worst, float(np.abs(np.exp(backend.next_token_logprobs(prompts)) - np.exp(answer)).max()))
     return Finding("block agreement", worst <= tolerance, f"probabilities differ by up to {worst:.2g}")
@@ -449,24 +450,25 @@ def _compare_threads(
     return comparison.finding(check)
 
 
-def _history(
+def history(
     backend: LogprobBackend,
     prefix: Tokens,
     suffixes: Sequence[Tokens],
     released: Tokens,
-    support: Tokens = (),
+    supports: Sequence[Tokens] = (),
     *,
     tokens: int | None = None,
+    public: bool = False,
 ) -> list[Logprobs]:
-    """Return the block's answers before and after each released token, for a support and for all tokens."""
+    """Return a block's answers before and after each released token, for its support if any and for all."""
     answers = []
-    with closing(backend.open_block(prefix, suffixes, tokens or len(released) + 1)) as block:
+    with closing(backend.open_block(prefix, suffixes, tokens or len(released) + 1, public=public)) as block:
         for step in range(len(released) + 1):
             if step > 0:
                 block.append(released[step - 1])
-            if support:
-                answers.append(block.next_token_logprobs(support))
-            answers.append(block.next_token_logprobs())
+            if supports:
+                answers.append(np.array(block.next_token_logprobs(supports[step])))
+            answers.append(np.array(block.next_token_logprobs()))  # the block may use its array again
     return answers
 
 
