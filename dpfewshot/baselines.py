@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -28,12 +28,9 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import FixedSizeSampler
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
-from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, check_whole
+from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, by_label, check_whole
 
 _STEPS_OF_LIKELIEST = 2**40
-
-_INSTRUCTION_ONLY, _NON_PRIVATE_SAMPLE = "instruction-only", "non-private-sample"
-"""The mechanisms of output lines, as stored ones have them."""
 
 
 def instruction_only_demonstrations(
@@ -108,7 +105,7 @@ def instruction_only_demonstrations(
                 certified=True,
                 spent=PrivacySpend(0.0, 0.0),
                 relation=Relation.ADD_REMOVE,
-                mechanism=_INSTRUCTION_ONLY,
+                mechanism="instruction-only",
                 fields=loop.layout.fields_of(text),
                 finished=draft.finished,
             )
@@ -146,15 +143,10 @@ def non_private_sample(
     planned = planned_labels(task, labels)
     check_fields(task, checked)
     check_record_labels(task, checked)
-    drawn = {
-        label: without_replacement(
-            [record for record in checked if record.label == label], shots, random_source
-        )
-        for label in planned
-    }
-    return Demonstrations(
-        verbatim(drawn[label][shot], task.layout) for shot in range(shots) for label in planned
-    )
+    of_label = by_label(checked)
+    drawn = [without_replacement(of_label.get(label, []), shots, random_source) for label in planned]
+    in_turn = chain.from_iterable(zip(*drawn, strict=True))
+    return Demonstrations(verbatim(record, task.layout) for record in in_turn)
 
 
 def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
@@ -166,7 +158,7 @@ def verbatim(record: Record, layout: TextLayout | None = None) -> Demonstration:
         certified=False,
         spent=None,
         relation=Relation.ADD_REMOVE,
-        mechanism=_NON_PRIVATE_SAMPLE,
+        mechanism="non-private-sample",
         fields=layout.fields_of(record.text) if layout else {},
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.backends.text import BROKEN
+from dpfewshot.backends.text import BROKEN, ending_tokens
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.tasks.automaton import DEAD, Automaton
@@ -225,9 +225,14 @@ class TokenAutomaton:
         return distances
 
 
-def token_automaton(backend: LogprobBackend, schema: str, ends: frozenset[int]) -> TokenAutomaton:
-    """The automaton of a schema in a backend's tokens, made once: it reads the text of every token."""
-    return backend.known(("schema", schema), lambda: TokenAutomaton(schema, backend, ends))
+def token_automaton(backend: LogprobBackend, schema: str) -> TokenAutomaton | None:
+    """The automaton of a schema in a backend's tokens, made once: it reads the text of every token.
+
+    None for a task without a schema.
+    """
+    if not schema:
+        return None
+    return backend.known(("schema", schema), lambda: TokenAutomaton(schema, backend, ending_tokens(backend)))
 
 
 def _texts(backend: LogprobBackend) -> list[str]:

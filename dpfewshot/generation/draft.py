@@ -133,8 +133,8 @@ class Draft:
             values[-1] = whole_sentences(values[-1])
         if len(self._layout.fields) == 1:
             return values[0]
-        unreached = [""] * (len(self._layout.fields) - len(values))
-        return self._layout.text(dict(zip(self._layout.fields, [*values, *unreached], strict=True)))
+        reached = zip(self._layout.fields, values, strict=False)
+        return self._layout.text(dict.fromkeys(self._layout.fields, "") | dict(reached))
 
     def _ends_field(self, token: int) -> bool:
         if not self._layout.multiline or token in self._backend.end_token_ids:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass, replace
+from itertools import product
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey, new_lease
@@ -46,16 +47,12 @@ class Generation:
         self.set_up = set_up
         self.account = account
         self._plan_hash = _hash_of(set_up, identity or {})
-        run, parts = new_lease(), set_up.plan.settings.disjoint_parts
-        shares = [
-            (stratum, part, (stratum.labels * set_up.plan.settings.shots_per_label)[part::parts])
-            for stratum in set_up.plan.strata
-            for part in range(parts)
-        ]
-        self.runs = [
-            StratumRun(*share, set_up, account, observers, RunKey(self._plan_hash, run, number))
-            for number, share in enumerate(shares)
-        ]
+        name, settings = new_lease(), set_up.plan.settings
+        parts, self.runs = settings.disjoint_parts, list[StratumRun]()
+        for stratum, part in product(set_up.plan.strata, range(parts)):
+            labels = (stratum.labels * settings.shots_per_label)[part::parts]
+            key = RunKey(self._plan_hash, name, len(self.runs))
+            self.runs.append(StratumRun(stratum, part, labels, set_up, account, observers, key))
         self.threads = {label: new_thread() for label in (None, *set_up.plan.labels)}
         start_afresh_in_children(self)
 
@@ -122,8 +119,8 @@ class Generation:
                 return
             for run in begun:
                 run.leave()
-            keys = ((entry.number, entry.draws.key) for entry in self.account.run_of(plan))
-            found = {entry: key for entry, key in keys if key is not None}
+            entries = self.account.run_of(plan)
+            found = {one.number: one.draws.key for one in entries if one.draws.key is not None}
             named = next((key.run for key in found.values()), new_lease())
             for run in self.runs:
                 run.key = replace(run.key, plan=plan, run=named)

@@ -62,8 +62,8 @@ def release_all(
     shares = []
     for run in generation.runs:
         released = run.released if resume else []
-        shares.append(_Share(run, released, list(without(run.labels, released))))
-        shares[-1].to_do.sort(key=run.has_begun, reverse=True)
+        to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
+        shares.append(_Share(run, released, to_do))
     plan, calls = generation.set_up.plan, threading.Lock()
     there = _in_order(plan, shares)
     if on_demonstration is not None:

@@ -20,19 +20,12 @@ class Stopped(BaseException):
     """Ends a generation whose caller was cancelled. Like asyncio's own, it is not an `Exception`."""
 
 
-class StopSignal:
+class StopSignal(threading.Event):
     """Set by the event loop; the thread checks it between two tokens, which is a public schedule."""
-
-    def __init__(self) -> None:
-        self._stopped = threading.Event()
-
-    def set(self) -> None:
-        """Ask the thread to stop."""
-        self._stopped.set()
 
     def check(self) -> None:
         """Raise `Stopped` if the thread was asked to stop."""
-        if self._stopped.is_set():
+        if self.is_set():
             raise Stopped
 
     @contextmanager

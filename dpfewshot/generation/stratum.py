@@ -114,12 +114,9 @@ class StratumRun:
             on_token: called with each token that is drawn.
 
         Raises:
-            BudgetExceeded: the plan or the account does not allow it, or it is closed; nothing is drawn.
-            BackendError: the model or its server failed. What was drawn stays charged.
+            BudgetExceeded, BackendError, LedgerError: as `Synthesizer.generate`.
             InvalidRecords: the file of indexed records has changed. What was drawn stays charged.
             RunTakenOver: another process resumed the run.
-            LedgerError: the charge could not be recorded; nothing is drawn without it. Or the demonstration
-                could not be: the next request for its label gets it, and draws nothing.
             Stopped: the request was cancelled.
         """
         return self.observers.generation(label, partial(self._release, label, max_tokens, stop, on_token))

@@ -191,7 +191,7 @@ class TokenLoop:
             return draft.text()
         return (draft if completed.cut_off else completed).text()
 
-    @cached_property
+    @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend)
@@ -204,8 +204,7 @@ class TokenLoop:
     @property
     def automaton(self) -> TokenAutomaton | None:
         """Of the schema that texts match, if there is one."""
-        schema = self.layout.schema
-        return token_automaton(self.backend, schema, self.ends) if schema else None
+        return token_automaton(self.backend, self.layout.schema)
 
     def draft(
         self,

@@ -13,7 +13,6 @@ from dpfewshot.account.amounts import Amount
 from dpfewshot.accounting import Event, calibrate, epsilon
 from dpfewshot.accounting.published import published_multiplier
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.mechanisms import Draws, Mechanism
@@ -153,11 +152,9 @@ class Planner:
         context = self.longest_prefix + self.longest_suffix
         return ", or ".join([*enough, f"a model with context_tokens={context}"])
 
-    @cached_property
+    @property
     def _shape(self) -> TokenAutomaton | None:
-        """Of the schema of the task's texts, if there is one."""
-        schema = self.writer.task.layout.schema
-        return token_automaton(self.backend, schema, ending_tokens(self.backend)) if schema else None
+        return token_automaton(self.backend, self.writer.task.layout.schema)
 
 
 def plan_stratum(
