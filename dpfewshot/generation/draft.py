@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.backends.text import whole_text
+from dpfewshot.backends.text import whole_text, wordless_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
@@ -21,6 +22,12 @@ _SENTENCE_END = re.compile(
     r"""(?:(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\bMrs)\.|[!?…])[.!?…]*["'”’)\]]*(?!\S)|[。！？][」』”）]*"""  # noqa: RUF001 - Chinese and Japanese marks
 )
 """A full stop after "J", "Dr" or "Mrs" ends no sentence."""
+
+REFUSALS: Final = (
+    *("sorry", "Sorry", "apologize", "apologise", "As an AI"),
+    *(f"{cannot} {help_}" for cannot in ("can't", "can\u2019t", "cannot") for help_ in ("assist", "help")),
+)
+"""What assistants say in place of a text: "I'm sorry, but I can't help with that"."""
 
 _NO_TOKEN = -1
 """Stands between texts, so that no n-gram reaches from one into the other."""
@@ -41,11 +48,7 @@ class Draft:
     Args:
         ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
-        example: the tokens of the task's made-up example: no n-gram of it is repeated.
-        phrases: token sequences of which none comes in a text.
-        not_first: tokens with which no text begins.
-        earlier: the first tokens of texts of this label that were released before, in order: this one opens
-            otherwise.
+        earlier: texts of this label that were released before, in order: this one opens otherwise.
 
     Attributes:
         context: the tokens after the opening in every prompt: those released, and the names of fields.
@@ -58,16 +61,18 @@ class Draft:
         ends: frozenset[int],
         *,
         further: Sequence[Sequence[int]] = (),
-        example: Sequence[int] = (),
-        phrases: Sequence[Sequence[int]] = (),
-        not_first: frozenset[int] = frozenset(),
-        earlier: Sequence[Sequence[int]] = (),
+        earlier: Sequence[str] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
         self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
-        self._example, self._phrases, self._not_first, self._earlier = example, phrases, not_first, earlier
         self._fields: list[list[int]] = [[]]
+        size, tokenize = layout.no_repeat_ngram_size, backend.tokenize
+        self._example = tokenize(f" {layout.example}") if size and layout.example else []
+        self._phrases = _refusals(backend) if size else []
+        self._not_first = wordless_tokens(backend) if size and len(layout.fields) == 1 else frozenset()
+        begun = [f" {layout.values(text)[0]}"[: 16 * size] for text in earlier if size]  # may be thousands
+        self._earlier = list(map(tokenize, begun))
         for token in released:
             self.add(token)
 
@@ -147,6 +152,13 @@ class Draft:
         if self._layout.multiline:
             return on_lines(BLANK_LINE.split(written, maxsplit=1)[0])
         return on_one_line(written.split("\n", maxsplit=1)[0])  # "?" and the break may be one token
+
+
+def _refusals(backend: LogprobBackend) -> list[list[int]]:
+    forms = [form for each in REFUSALS for form in (each, f" {each}")]
+    return backend.known(
+        "refusals", lambda: [list(tokens) for tokens in map(backend.tokenize, forms) if len(tokens)]
+    )
 
 
 def whole_sentences(text: str) -> str:

@@ -19,7 +19,7 @@ from dpfewshot.backends.protocol import (
     closing_block,
     states_invariance,
 )
-from dpfewshot.backends.text import ending_tokens, wordless_tokens
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.generation.draft import Draft, ShapedDraft
@@ -28,18 +28,11 @@ from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
-from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import Sampler
 from dpfewshot.tasks.layout import TextLayout
 
 COMPLETION: Final = 24
 """The most tokens that complete a text, in which nearly every sentence ends (docs/decisions/prompts.md)."""
-
-REFUSALS: Final = (
-    *("sorry", "Sorry", "apologize", "apologise", "As an AI"),
-    *(f"{cannot} {help_}" for cannot in ("can't", "can\u2019t", "cannot") for help_ in ("assist", "help")),
-)
-"""What assistants say in place of a text: "I'm sorry, but I can't help with that"."""
 
 NO_PROBABILITY: Final = (
     "the model answers the prompt without records with no probability at all: check it with "
@@ -196,11 +189,6 @@ class TokenLoop:
         """The tokens that end a demonstration."""
         return ending_tokens(self.backend)
 
-    @cached_property
-    def _refusals(self) -> list[list[int]]:
-        forms = [form for each in REFUSALS for form in (each, f" {each}")]
-        return [list(tokens) for tokens in map(self.backend.tokenize, forms) if len(tokens)]
-
     @property
     def automaton(self) -> TokenAutomaton | None:
         """Of the schema that texts match, if there is one."""
@@ -215,18 +203,8 @@ class TokenLoop:
         """A demonstration that consists of these tokens so far; see `Draft`."""
         if self.automaton is not None:
             return ShapedDraft(self.automaton, released)
-        size, tokenize = self.layout.no_repeat_ngram_size, self.backend.tokenize
-        if not size:
-            return Draft(self.backend, self.layout, self.ends, further=further, released=released)
-        begun = [f" {self.layout.values(text)[0]}"[: 16 * size] for text in earlier]  # there may be thousands
         return Draft(
-            *(self.backend, self.layout, self.ends),
-            further=further,
-            example=tokenize(f" {self.layout.example}") if self.layout.example else (),
-            phrases=self._refusals,
-            not_first=wordless_tokens(self.backend) if len(self.layout.fields) == 1 else frozenset(),
-            earlier=list(map(tokenize, begun)),
-            released=released,
+            self.backend, self.layout, self.ends, further=further, earlier=earlier, released=released
         )
 
 

@@ -85,7 +85,7 @@ def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> No
 
 
 def test_no_ngram_of_the_example_is_repeated() -> None:
-    draft = Draft(Bytes(), layout(3, example="abcab"), ENDS, example=b"abcab")
+    draft = Draft(Bytes(), layout(3, example="abcab"), ENDS)
     for letter, excluded in zip(b"xaba", (set(), set(), {ord("c")}, set()), strict=True):
         draft.add(letter)
         assert draft.excluded == excluded  # the example's end and the text's beginning are no n-gram

@@ -177,6 +177,6 @@ def test_a_text_of_one_line_is_one_line_to_every_reader() -> None:
 def test_a_token_outside_of_the_vocabulary_excludes_nothing() -> None:
     """A tokenizer may have ids that the model never predicts."""
     backend = Scripted((" a", "\n"), lambda _: [0.5] * 2, end_token_ids=[9])
-    draft = Draft(backend, SINGLE.layout, ending_tokens(backend), example=[5, 5, 6])
+    draft = Draft(backend, SINGLE.layout, ending_tokens(backend))
     row = np.zeros(2, dtype=np.float32)
     assert draft.support(lambda _, excluded: sorted(excluded), row, 3) == [1]

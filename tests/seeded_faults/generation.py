@@ -64,9 +64,9 @@ LOOP_AND_PARTS = (
         "tests/property/test_text_ends.py",
     ),
     Fault(
-        "dpfewshot/generation/token_loop.py",
-        "phrases=self._refusals",
-        "phrases=()",
+        "dpfewshot/generation/draft.py",
+        "_refusals(backend) if size else []",
+        "list[list[int]]()",
         "no text says an assistant's refusal",
         "tests/property/test_repetition.py",
     ),
