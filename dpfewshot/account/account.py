@@ -322,15 +322,16 @@ class Account:
                 call whose answer was lost may be repeated.
 
         Raises:
-            RunTakenOver: another run holds the lease.
+            RunTakenOver: another run holds the lease, or has released what `progress` lacks.
             LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
             if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
-            if found.draws.held(entry, lease).progress != progress:
-                change.replace(replace(found, draws=replace(found.draws, progress=progress)))
+            draws = found.draws.with_release(entry, lease, progress)
+            if draws != found.draws:
+                change.replace(replace(found, draws=draws))
                 change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:

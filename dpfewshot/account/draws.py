@@ -22,6 +22,10 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
+TAKEN_OVER: Final = (
+    "entry {} was resumed by another run, which continues from what the ledger has: this run draws no more"
+)
+
 
 @dataclass(frozen=True)
 class RunKey:
@@ -85,11 +89,18 @@ class DrawCounts:
     def held(self, entry: int, lease: str) -> DrawCounts:
         """These draws, if the lease is theirs; else `RunTakenOver`."""
         if lease != self.lease:
-            raise RunTakenOver(
-                f"entry {entry} was resumed by another run, which continues from what the ledger has: this "
-                "run draws no more"
-            )
+            raise RunTakenOver(TAKEN_OVER.format(entry))
         return self
+
+    def with_release(self, entry: int, lease: str, progress: str) -> DrawCounts:
+        """These draws with the progress of one more release; `RunTakenOver` if it lacks what is released.
+
+        Whoever resumes a settled entry has its lease, so the lease alone does not tell them apart.
+        """
+        before, after = released_in(self.held(entry, lease).progress), released_in(progress)
+        if before and (after is None or not before <= after):
+            raise RunTakenOver(TAKEN_OVER.format(entry))
+        return replace(self, progress=progress)
 
     def after(self, progress: str) -> DrawCounts:
         """What is left after a draw."""

@@ -100,7 +100,8 @@ _opened: dict[tuple[int, int], _Opened] = {}
 def _open_afresh() -> None:
     # an inherited descriptor shares the parent's lock
     for opened in _opened.values():
-        os.close(opened.descriptor)
+        with suppress(OSError):  # a daemon closes all descriptors
+            os.close(opened.descriptor)
     _opened.clear()
 
 

@@ -24,7 +24,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.values import LABEL_COLUMN
 
 _ESCAPED: Final = {"%": "%25", ":": "%3A", "#": "%23"}
-_PART: Final = re.compile(r"(?<=#[0-9a-f]{64}), part (\d+) of (\d+ by [0-9a-f]{64})$")
+_PART: Final = re.compile(r"(?<=#[0-9a-f]{64}), part ([1-9][0-9]*) of ([1-9][0-9]* by [0-9a-f]{64})\Z")
 """The part that a scope names behind its partition."""
 
 _FINGERPRINTS: Final = re.compile(r"(#[0-9a-f]{8})[0-9a-f]{56}(, part \d+ of \d+)?( by [0-9a-f]{64})?(?=: )")
@@ -146,8 +146,9 @@ def total_over_scopes(costs: Mapping[str | None, Amount]) -> Amount:
     """
     level: list[tuple[tuple[str, ...], Amount]]
     level = [(_place(scope), amount) for scope, amount in costs.items() if scope is not None]
-    # the parts of a family, the families of a stratum, the strata of a partition, the partitions
-    for depth, join in ((3, Amount.at_least), (2, Amount.plus), (1, Amount.at_least), (0, Amount.plus)):
+    # spellings of one part, the parts of a family, its families, the strata of a partition, the partitions
+    joins = Amount.plus, Amount.at_least, Amount.plus, Amount.at_least, Amount.plus
+    for depth, join in zip((4, 3, 2, 1, 0), joins, strict=True):
         joined: dict[tuple[str, ...], Amount] = {}
         for place, amount in level:
             joined[place[:depth]] = join(joined.get(place[:depth], NOTHING), amount)

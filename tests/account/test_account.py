@@ -47,6 +47,14 @@ def test_a_label_with_a_colon_stays_in_its_partition() -> None:
     assert total_over_scopes(costs) == of(3)
 
 
+@pytest.mark.parametrize("part", [": x", "#{0}, part 01 of 4 by {0}: x", "#{0}, part 1 of 4 by {0}\n: x"])
+def test_two_spellings_of_a_part_add(part: str) -> None:
+    fingerprint = 64 * "0"
+    plain = "x" if part == ": x" else "#{0}, part 1 of 4 by {0}: x"
+    costs = {each.format(fingerprint): of(3) for each in (plain, part)}
+    assert total_over_scopes(costs) == of(6)
+
+
 @given(st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), st.integers(0, 9)))
 def test_the_total_bounds_what_any_unit_bears(costs: dict[tuple[int, int], int]) -> None:
     """A unit is in one part of each partition: it bears the sum over partitions of its parts' costs."""

@@ -17,7 +17,7 @@ from dpfewshot.account.draws import DrawCounts, RunKey, Terms
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.permit import Permit
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError, RunTakenOver
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import MakeAccount, make_account, raced, spend
 from tests.support.processes import in_child
@@ -192,6 +192,23 @@ def test_a_settled_entry_says_what_was_released_and_draws_no_more(account: Accou
     with pytest.raises(BudgetExceeded):
         later.draw()
     assert [row["act"] for row in account.history()][-1] == "settle"  # nobody's lease was replaced
+
+
+def test_of_two_that_resume_a_settled_entry_the_later_one_overwrites_nothing(account: Account) -> None:
+    run = Reservation.make(account, TERMS)
+    for label in ("refund", "delivery"):
+        run.draw()
+        run.unfinished[label] = [1]
+    run.close()
+    first, second = (resume(account, TERMS, run.entry) for _ in range(2))
+    first.release(LINE)
+    with pytest.raises(RunTakenOver):
+        second.release({"label": "delivery"})
+    assert account.verify().ok
+    third = resume(account, TERMS, run.entry)
+    assert (third.released, third.unfinished) == ([LINE], {"delivery": [1]})
+    third.release({"label": "delivery"})
+    assert account.verify().ok
 
 
 def test_an_entry_is_resumed_for_its_own_plan_alone(account: Account) -> None:

@@ -144,14 +144,17 @@ def test_the_file_is_held_for_a_transaction_and_no_longer(path: Path) -> None:
             pass
 
 
-def test_a_child_opens_the_file_anew(path: Path) -> None:
+@pytest.mark.parametrize("closed", [False, True])  # a daemon closes all descriptors before it forks
+def test_a_child_opens_the_file_anew(path: Path, closed: bool) -> None:
     """A descriptor that it inherited would share its parent's lock."""
-    script = """
+    script = f"""
 import os, sys
 from dpfewshot.account import file_lock
 from dpfewshot.account.database import Database
 database = Database(sys.argv[1])
 with database.read(): pass
+if {closed}:
+    os.closerange(3, 100)
 if os.fork() == 0:
     os._exit(len(file_lock._opened))
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0

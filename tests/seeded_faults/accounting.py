@@ -96,8 +96,8 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/account/scopes.py",
-        "(0, Amount.plus)",
-        "(0, Amount.at_least)",
+        "Amount.at_least, Amount.plus\n",
+        "Amount.at_least, Amount.at_least\n",
         "partitions and the whole data set add up",
         "tests/account/test_account.py tests/account/test_accounts.py",
     ),
