@@ -22,10 +22,6 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
-TAKEN_OVER: Final = (
-    "entry {} was resumed by another run, which continues from what the ledger has: this run draws no more"
-)
-
 
 @dataclass(frozen=True)
 class RunKey:
@@ -89,7 +85,7 @@ class DrawCounts:
     def held(self, entry: int, lease: str) -> DrawCounts:
         """These draws, if the lease is theirs; else `RunTakenOver`."""
         if lease != self.lease:
-            raise RunTakenOver(TAKEN_OVER.format(entry))
+            raise _taken_over(entry)
         return self
 
     def with_release(self, entry: int, lease: str, progress: str) -> DrawCounts:
@@ -99,7 +95,7 @@ class DrawCounts:
         """
         before, after = released_in(self.held(entry, lease).progress), released_in(progress)
         if before and (after is None or not before <= after):
-            raise RunTakenOver(TAKEN_OVER.format(entry))
+            raise _taken_over(entry)
         return replace(self, progress=progress)
 
     def after(self, progress: str) -> DrawCounts:
@@ -107,6 +103,13 @@ class DrawCounts:
         if self.left < 1:
             raise BudgetExceeded(USED_UP)
         return replace(self, left=self.left - 1, progress=progress)
+
+
+def _taken_over(entry: int) -> RunTakenOver:
+    return RunTakenOver(
+        f"entry {entry} was resumed by another run, which continues from what the ledger has: this run draws "
+        "no more"
+    )
 
 
 def new_lease() -> str:
