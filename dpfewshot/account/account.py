@@ -357,7 +357,7 @@ class Account:
             run: the numbers of the entries, and what was reserved for each.
 
         Returns:
-            Each entry, and its draws with a new lease.
+            Each entry, and its draws: with a new lease, if it is not settled.
 
         Raises:
             LedgerError: an entry was reserved for something else, was cancelled, or was changed behind the

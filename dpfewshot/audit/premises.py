@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfewshot.audit.bounds import Rate
-from dpfewshot.backends.conformance import history
+from dpfewshot.backends.conformance import block_answers
 from dpfewshot.backends.protocol import Logprobs, Tokens, failing_as_backend
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.set_up import SetUp
@@ -125,7 +125,9 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
         raise BackendError("the backend cannot tokenize plain text")
     length = min(stratum.draws.tokens_per_draw, _LONGEST_BLOCK)
     with failing_as_backend():
-        public = history(backend, prompts.prefix, [prompts.public_suffix], [0] * (length - 1), public=True)
+        public = block_answers(
+            backend, prompts.prefix, [prompts.public_suffix], [0] * (length - 1), public=True
+        )
     steps = np.concatenate(public)
     if np.isnan(steps).all(axis=1).any():
         raise BackendError("the backend cannot evaluate a prompt without records")
@@ -134,7 +136,7 @@ def changed_by_company(set_up: SetUp, stratum: StratumPlan, label: str) -> tuple
 
     def asked(company: Sequence[Tokens]) -> Logprobs:
         with failing_as_backend():
-            return np.concatenate(history(backend, prompts.prefix, company, said, supports), axis=1)
+            return np.concatenate(block_answers(backend, prompts.prefix, company, said, supports), axis=1)
 
     together = asked(suffixes)
     others: list[Iterable[Logprobs]] = [

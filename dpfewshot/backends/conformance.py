@@ -272,8 +272,8 @@ def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fin
     filler = max(prompts, key=len)
     long = (list(filler) * (context // len(filler) + 1))[: context + 1]
     alone, comparison = _among(backend, long, prompts)
-    [expected] = history(backend, [], [prompts[0]], [], tokens=2)
-    [found] = history(backend, [], [prompts[0], long], [], tokens=2)
+    [expected] = block_answers(backend, [], [prompts[0]], [], tokens=2)
+    [found] = block_answers(backend, [], [prompts[0], long], [], tokens=2)
     comparison.add(expected, found[:1])
     if comparison.different:
         return comparison.finding("long prompt")
@@ -390,11 +390,11 @@ def check_block_invariance(
     if support is None:
         support = range(0, backend.vocabulary_size, max(1, backend.vocabulary_size // WIDE))
     supports = [support] * (len(released) + 1) if support else ()
-    expected = history(backend, prefix, suffixes, released, supports)
+    expected = block_answers(backend, prefix, suffixes, released, supports)
     comparison = Comparison()
 
     def compare(selection: Sequence[int]) -> None:
-        found = history(backend, prefix, [suffixes[index] for index in selection], released, supports)
+        found = block_answers(backend, prefix, [suffixes[index] for index in selection], released, supports)
         for before, after in zip(expected, found, strict=True):
             comparison.add(before[list(selection)], after)
 
@@ -420,7 +420,7 @@ def check_block_agreement(
     the kernels' rounding (0.046 with SmolLM2-135M Q4_1; a misplaced token gives 0.97).
     """
     worst = 0.0
-    for count, answer in enumerate(history(backend, prefix, suffixes, released)):
+    for count, answer in enumerate(block_answers(backend, prefix, suffixes, released)):
         prompts = [[*prefix, *suffix, *released[:count]] for suffix in suffixes]
         worst = max(worst, float(np.abs(np.exp(backend.next_token_logprobs(prompts)) - np.exp(answer)).max()))
     return Finding("block agreement", worst <= tolerance, f"probabilities differ by up to {worst:.2g}")
@@ -450,7 +450,7 @@ def _compare_threads(
     return comparison.finding(check)
 
 
-def history(
+def block_answers(
     backend: LogprobBackend,
     prefix: Tokens,
     suffixes: Sequence[Tokens],

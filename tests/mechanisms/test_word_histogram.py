@@ -486,7 +486,7 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 
 
 def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
-    words = [" where", " [name]", " 12345678", " Team A", " XXXXX", " Can I", ".", "\n"]
+    words = [" where", " [name]", " 12345678", " Team A", " XXXXX", " John D", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / 8] * 8)
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
@@ -625,8 +625,10 @@ def test_generation_checks_each_text_for_its_own_label(model, monkeypatch):
     asked = []
     monkeypatch.setattr(SetUp, "fits", lambda _, label, text: asked.append((label, text)) or len(asked) > 2)
     made = synthesizer(model).generate("Refund")
-    assert [label for label, _ in asked] == ["Refund"] * 3
-    assert made.text.startswith(asked[2][1])  # an unended one is completed
+    assert 1 <= len(asked) <= 3  # chance decides how many candidates are whole
+    assert {label for label, _ in asked} == {"Refund"}
+    released = asked[2 if len(asked) > 2 else 0][1]  # the one that fits, or else the likest
+    assert made.text.startswith(released)  # an unended one is completed
 
 
 COLOURS = ("dark red", "dark blue", "pale pink hue", "pale pink tone")

@@ -174,9 +174,11 @@ def test_a_text_of_one_line_is_one_line_to_every_reader() -> None:
     assert Draft(BACKEND, SINGLE.layout, ENDS, released=said).text() == "Is it lost now?"
 
 
-def test_a_token_outside_of_the_vocabulary_excludes_nothing() -> None:
+def test_a_token_outside_of_the_vocabulary_excludes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer may have ids that the model never predicts."""
     backend = Scripted((" a", "\n"), lambda _: [0.5] * 2, end_token_ids=[9])
-    draft = Draft(backend, SINGLE.layout, ending_tokens(backend))
+    monkeypatch.setattr(backend, "tokenize", lambda _: [5, 5, 6])
+    task = dataclasses.replace(SINGLE, example="any", no_repeat_ngram_size=2)
+    draft = Draft(backend, task.layout, ending_tokens(backend), earlier=["any"])
     row = np.zeros(2, dtype=np.float32)
     assert draft.support(lambda _, excluded: sorted(excluded), row, 3) == [1]
