@@ -1,4 +1,4 @@
-"""A regular expression as an automaton on bytes, and what it forces.
+"""An expression as an automaton on bytes, and what it forces.
 
 A state is the set of places at which a match may stand. A short expression may need exponentially many, like
 `[ab]*a[ab]{30}`, so they are counted while they are built.
@@ -8,42 +8,81 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.errors import InvalidTask
-from dpfewshot.runtime.forking import cached_property
 
 TOO_LARGE: Final = "is too large: bound its strings, or let it have fewer members, levels and repetitions"
 TOO_DEEP: Final = "is nested too deeply"
 
-LONGEST: Final = 50_000
-"""The most characters of an expression, its repetitions written out."""
-
 MOST_STATES: Final = 20_000
 
 DEAD: Final = 0
-"""A state from which no text matches."""
+"""The state from which no text matches. One does from every other, because every part has a text."""
 
 _MOST_STEPS: Final = 1_000_000
 """The most steps of building an automaton: about a second."""
 
-_DEEPEST: Final = 100
-"""Levels of groups: far fewer than make reading them depend on the depth of the caller's stack."""
+_DEEPEST: Final = 105
+"""Levels of `Either`: a hundred groups and a character. Building them takes half of Python's stack."""
 
 _BYTES: Final = 256
-_PIECE: Final = re.compile(r"\(\?:|\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
-_MEMBER: Final = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
-_TIMES: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _WITHIN_A_WORD: Final = re.compile(r"[\w ]+\Z")
 
-_Part = Callable[[int], int]
-"""Adds a part of an expression in front of a place, and returns the place at which the part begins."""
+Part: TypeAlias = "str | range | list[Part] | Either | Times"
+"""A part of an expression: a text, a byte of a range, parts in a row, one of several, or a repetition."""
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several parts."""
+
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A part from `least` to `most` times. None is no limit."""
+
+    part: Part
+    least: int
+    most: int | None
+
+
+def character(ranges: Iterable[tuple[int, int]]) -> Part:
+    """One character of these ranges, each from its first to its last code point, in UTF-8."""
+    lengths = (0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)  # of one byte to four
+    return Either(
+        [
+            between(chr(max(first, low)).encode(), chr(min(last, high)).encode(), range(0x80, 0xC0))
+            for first, last in ranges
+            for low, high in lengths
+            if first <= high and low <= last
+        ]
+    )
+
+
+def between(first: bytes, last: bytes, digits: range) -> Part:
+    """The texts from the first to the last, all as long, whose bytes behind the first one are `digits`."""
+    if not first:
+        return []
+    if first[0] == last[0]:
+        return [range(first[0], first[0] + 1), between(first[1:], last[1:], digits)]
+    lowest, highest = (bytes([digit]) * (len(first) - 1) for digit in (digits[0], digits[-1]))
+    start, stop = first[0], last[0] + 1
+    parts: list[Part] = []
+    if first[1:] != lowest:
+        parts.append(between(first, first[:1] + highest, digits))
+        start += 1
+    if last[1:] != highest:
+        parts.append(between(last[:1] + lowest, last, digits))
+        stop -= 1
+    return Either([*parts, [range(start, stop), *[digits] * len(lowest)]] if start < stop else parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,29 +122,13 @@ class Automaton:
 
     def _choices(self, state: int) -> list[int]:
         """The bytes after which a match is possible."""
-        return np.flatnonzero(self._live[self.following[state]]).tolist()
-
-    @cached_property
-    def _live(self) -> NDArray[np.bool_]:
-        """Which states lead to a match."""
-        before: dict[int, list[int]] = {}
-        for state, following in enumerate(self.following):
-            for onward in np.unique(following).tolist():
-                before.setdefault(onward, []).append(state)
-        live = self.accepting.copy()
-        waiting = np.flatnonzero(live).tolist()
-        while waiting:
-            new = [state for state in before.get(waiting.pop(), ()) if not live[state]]
-            live[new] = True
-            waiting += new
-        live[DEAD] = False
-        return live
+        return np.flatnonzero(self.following[state] != DEAD).tolist()
 
 
-def automaton_of(expression: str) -> Automaton:
-    """The automaton of an expression as `tasks/expressions.py` writes it, which whole texts match."""
+def automaton_of(expression: Part) -> Automaton:
+    """The automaton of an expression, which whole texts match."""
     places = _Places()
-    start = places.parsed(iter(_PIECE.findall(expression)))(_END)
+    start = places.before(expression, _END)
     borders, spans = places.kinds()
     initial = frozenset(places.reached(start))
     numbers = {frozenset[int](): DEAD, initial: DEAD + 1}
@@ -144,39 +167,49 @@ class _Places:
     """The places of an expression, its repetitions written out.
 
     Attributes:
-        reads: the first and the last byte that is read at each place; none at the end, and where parts begin.
+        reads: the bytes of which one is read at each place; none at the end, and where parts begin.
         onward: the places that come next.
     """
 
     def __init__(self) -> None:
-        self.reads: list[tuple[int, int] | None] = [None]
+        self.reads: list[range | None] = [None]
         self.onward: list[list[int]] = [[]]
-        self._readers: dict[tuple[tuple[int, int], int], int] = {}
+        self._readers: dict[tuple[range, int], int] = {}
         self._reached: dict[int, tuple[int, ...]] = {}
-        self._length = self._steps = 0
+        self._steps = 0
 
-    def parsed(self, pieces: Iterator[str], depth: int = 0) -> _Part:
-        """The alternatives of a group, up to where it closes."""
-        if depth > _DEEPEST:
-            raise InvalidTask(TOO_DEEP)
-        alternatives: list[list[_Part]] = [[]]
-        for piece in pieces:
-            parts = alternatives[-1]
-            if piece == ")":
-                break
-            if piece == "|":
-                alternatives.append([])
-            elif piece == "(?:":
-                parts.append(self.parsed(pieces, depth + 1))
-            elif piece in _TIMES:
-                parts.append(partial(self._repeated, parts.pop(), *_TIMES[piece]))
-            elif piece[0] == "{":
-                least, _, most = piece[1:-1].partition(",")
-                limit = int(most or least) if most or "," not in piece else None
-                parts.append(partial(self._repeated, parts.pop(), int(least), limit))
-            else:
-                parts.append(partial(self._character, piece, _sequences(piece)))
-        return partial(self._either, alternatives)
+    def before(self, part: Part, then: int, depth: int = 0) -> int:
+        """The place at which a part begins that stands in front of another place."""
+        self.step()
+        match part:
+            case range():
+                if (part, then) not in self._readers:
+                    self._readers[part, then] = self._add(part, then)
+                return self._readers[part, then]
+            case str():
+                return self.before([range(byte, byte + 1) for byte in part.encode()], then)
+            case list():
+                for each in reversed(part):
+                    then = self.before(each, then, depth)
+                return then
+            case Either(parts):
+                if depth > _DEEPEST:
+                    raise InvalidTask(TOO_DEEP)
+                starts = [self.before(each, then, depth + 1) for each in parts]
+                return starts[0] if len(starts) == 1 else self._add(None, *starts)
+            case Times():
+                return self._repeated(part, then, depth)
+
+    def _repeated(self, times: Times, then: int, depth: int) -> int:
+        start = then
+        if times.most is None:
+            start = self._add(None, then)
+            self.onward[start].append(self.before(times.part, start, depth))
+        for _ in range((times.most or times.least) - times.least):
+            start = self._add(None, self.before(times.part, start, depth), then)
+        for _ in range(times.least):
+            start = self.before(times.part, start, depth)
+        return start
 
     def reached(self, place: int) -> tuple[int, ...]:
         """The places that read something, or end the text, without anything read before."""
@@ -194,12 +227,9 @@ class _Places:
 
     def kinds(self) -> tuple[list[int], list[range]]:
         """The first byte of each kind, and the kinds that a place reads. Every place reads a kind alike."""
-        read = [(first, last + 1) for first, last in filter(None, self.reads)]
-        borders = sorted({0, *(end for ends in read for end in ends if end < _BYTES)})
-        spans = (ends or (0, -1) for ends in self.reads)
-        return borders, [
-            range(bisect_left(borders, first), bisect_left(borders, last + 1)) for first, last in spans
-        ]
+        ends = [(each.start, each.stop) if each else (0, 0) for each in self.reads]
+        borders = sorted({0, *(end for each in ends for end in each if end < _BYTES)})
+        return borders, [range(bisect_left(borders, first), bisect_left(borders, end)) for first, end in ends]
 
     def step(self, steps: int = 1) -> None:
         """Count steps, so that building ends."""
@@ -207,74 +237,8 @@ class _Places:
         if self._steps > _MOST_STEPS:
             raise InvalidTask(TOO_LARGE)
 
-    def _add(self, reads: tuple[int, int] | None, *onward: int) -> int:
+    def _add(self, reads: range | None, *onward: int) -> int:
         self.step()
         self.reads.append(reads)
         self.onward.append(list(onward))
         return len(self.reads) - 1
-
-    def _character(self, piece: str, sequences: list[list[tuple[int, int]]], then: int) -> int:
-        self._length += len(piece)
-        if self._length > LONGEST:
-            raise InvalidTask(TOO_LARGE)
-        starts = []
-        for sequence in sequences:
-            start = then
-            for reads in reversed(sequence):
-                key = reads, start
-                if key not in self._readers:
-                    self._readers[key] = self._add(reads, start)
-                start = self._readers[key]
-            starts.append(start)
-        return starts[0] if len(starts) == 1 else self._add(None, *starts)
-
-    def _either(self, alternatives: list[list[_Part]], then: int) -> int:
-        starts = []
-        for parts in alternatives:
-            self.step()
-            start = then
-            for part in reversed(parts):
-                start = part(start)
-            starts.append(start)
-        return starts[0] if len(starts) == 1 else self._add(None, *starts)
-
-    def _repeated(self, part: _Part, least: int, most: int | None, then: int) -> int:
-        start = then
-        if most is None:
-            start = self._add(None, then)
-            self.onward[start].append(part(start))
-        for _ in range((most or least) - least):
-            self.step()
-            start = self._add(None, part(start), then)
-        for _ in range(least):
-            self.step()
-            start = part(start)
-        return start
-
-
-def _sequences(piece: str) -> list[list[tuple[int, int]]]:
-    """The ranges of bytes, one behind another, in which UTF-8 writes a letter, or each of a class."""
-    members = piece[1:-1] if piece[0] == "[" else piece
-    ranges = ((first[-1], (last or first)[-1]) for first, last in _MEMBER.findall(members))
-    return [each for first, last in ranges for each in _utf8(ord(first), ord(last))]
-
-
-def _utf8(first: int, last: int) -> Iterator[list[tuple[int, int]]]:
-    """The same for a range of characters: it is split where its bytes would not be independent."""
-    for longest in (0x7F, 0x7FF, 0xFFFF):  # of one byte, of two, of three
-        if first <= longest < last:
-            yield from _utf8(first, longest)
-            yield from _utf8(longest + 1, last)
-            return
-    for bits in (6, 12, 18) if last > 0x7F else ():  # noqa: PLR2004 - ASCII
-        low = (1 << bits) - 1  # the last bytes' share of a character
-        if first >> bits != last >> bits:
-            if first & low:
-                yield from _utf8(first, first | low)
-                yield from _utf8((first | low) + 1, last)
-                return
-            if last & low != low:
-                yield from _utf8(first, (last & ~low) - 1)
-                yield from _utf8(last & ~low, last)
-                return
-    yield list(zip(chr(first).encode(), chr(last).encode(), strict=True))

@@ -16,28 +16,27 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from dpfewshot.errors import InvalidTask
-from dpfewshot.tasks.automaton import LONGEST, TOO_DEEP, TOO_LARGE, Automaton, automaton_of
-from dpfewshot.tasks.expressions import escaped, letters_of_strings, portable
+from dpfewshot.tasks.automaton import TOO_DEEP, Automaton, Either, Part, Times, automaton_of, between
+from dpfewshot.tasks.expressions import parsed
 
 _JSON: Final = re.compile(r"\s*\{(?!\d)")
 """How a JSON schema begins. An expression begins with a brace only as the repetition of a space."""
 
-_LETTER: Final = rf'(?:{letters_of_strings()}|\\["\\/bfnrt])'
+_LETTER: Final = Either([parsed(".", in_json=True), ["\\", parsed(r'["\\/bfnrt]')]])
 """One character of a JSON string."""
 
-_FRACTION: Final = r"(?:\.[0-9]{1,6})?"
-_TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
-_DATE: Final = (
-    r"[12][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+_FRACTION: Final = parsed(r"(\.\d{1,6})?")
+_TIME: Final = parsed(r"([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ")
+_DATE: Final = parsed(
+    r"[12]\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
 )
 """A date of the calendar from the year 1000. 29 February is left out, whatever the year."""
 
-_FORMATS: Final = {
+_FORMATS: Final[Mapping[str, Part]] = {
     "date": _DATE,
     "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
-    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "date-time": [_DATE, "T", _TIME],
+    "uuid": parsed("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
 }
 
 _IDENTIFIERS: Final = frozenset({"$id", "$schema"})
@@ -49,30 +48,18 @@ _NOTES: Final = _IDENTIFIERS | {
 }
 """Keywords that restrict nothing."""
 
-_KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
-    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
-    "integer": frozenset({"minimum", "maximum"}),
-    "number": frozenset({"minimum", "maximum"}),
-    "boolean": frozenset(),
-    "null": frozenset(),
-    "object": frozenset({"properties", "required", "additionalProperties"}),
-    "array": frozenset({"items", "minItems", "maxItems"}),
+_TYPES: Final[Mapping[str, tuple[set[type], set[str]]]] = {
+    "string": ({str}, {"minLength", "maxLength", "pattern", "format"}),
+    "integer": ({int}, {"minimum", "maximum"}),
+    "number": ({int, float}, {"minimum", "maximum"}),
+    "boolean": ({bool}, set()),
+    "null": ({type(None)}, set()),
+    "object": ({dict}, {"properties", "required", "additionalProperties"}),
+    "array": ({list}, {"items", "minItems", "maxItems"}),
 }
-
-_VALUES: Final[Mapping[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-    "object": (dict,),
-    "array": (list,),
-}
-"""The values of each type. 5.0 is no integer here: validators differ."""
+"""The values of each type, and the keywords beside it. 5.0 is no integer here: validators differ."""
 
 _LARGEST: Final = 10**15 - 1
-_MOST_WRITTEN: Final = 20 * LONGEST
-"""The most characters that are written for a schema and all the schemas within it."""
 
 
 def checked(schema: object) -> str:
@@ -83,22 +70,23 @@ def checked(schema: object) -> str:
     """
     if not isinstance(schema, (str, Mapping)):
         raise InvalidTask(f"the task's schema must be a mapping or a string, not {type(schema).__name__}")
-    kept = schema if isinstance(schema, str) and not _JSON.match(schema) else _json(schema)
-    automaton(kept)
+    try:
+        kept = schema if isinstance(schema, str) and not _JSON.match(schema) else _json(schema)
+        automaton(kept)
+    except InvalidTask as error:
+        raise InvalidTask(f"the task's schema {error}") from None
+    except RecursionError:
+        raise InvalidTask(f"the task's schema {TOO_DEEP}") from None
     return kept
 
 
 @lru_cache(maxsize=8)
 def automaton(schema: str) -> Automaton:
-    """The automaton of a schema that a task keeps; `InvalidTask` if it cannot be used."""
-    try:
-        if schema.startswith("{"):
-            return automaton_of(regular_expression(json.loads(schema)))
-        return automaton_of(portable(schema))
-    except InvalidTask as error:
-        raise InvalidTask(f"the task's schema {error}") from None
-    except RecursionError:
-        raise InvalidTask(f"the task's schema {TOO_DEEP}") from None
+    """The automaton of a schema that `checked` returned."""
+    if not _JSON.match(schema):
+        return automaton_of(parsed(schema))
+    root = json.loads(schema)
+    return automaton_of(_Translation(root).of(root, ""))
 
 
 def _json(schema: str | Mapping[str, object]) -> str:
@@ -110,11 +98,10 @@ def _json(schema: str | Mapping[str, object]) -> str:
         kept.encode()  # refuses half a surrogate pair
     except InvalidTask:
         raise
-    except RecursionError:
-        raise InvalidTask(f"the task's schema {TOO_DEEP}") from None
     except (TypeError, ValueError):
-        trouble = "begins like a JSON schema and is not JSON" if given else "holds a value that JSON has not"
-        raise InvalidTask(f"the task's schema {trouble}") from None
+        raise InvalidTask(
+            "begins like a JSON schema and is not JSON" if given else "holds a value that JSON has not"
+        ) from None
     return kept
 
 
@@ -123,17 +110,9 @@ def _once(members: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in members:
         if name in found:
-            raise InvalidTask(f"the task's schema has the key {name!r} twice in one object")
+            raise InvalidTask(f"has the key {name!r} twice in one object")
         found[name] = value
     return found
-
-
-def regular_expression(schema: object) -> str:
-    """The regular expression whose matches are JSON texts that are valid under a schema from `json.loads`.
-
-    `InvalidTask` says where the schema is wrong, or has a keyword that is not supported.
-    """
-    return _Translation(schema).of(schema, "", ())
 
 
 class _Translation:
@@ -141,75 +120,64 @@ class _Translation:
 
     def __init__(self, root: object) -> None:
         self._root = root
-        self._written = 0
+        self._named: dict[str, Part | None] = {}  # what each $ref names; None while it is translated
 
-    def of(self, schema: object, place: str, within: tuple[str, ...]) -> str:
+    def of(self, schema: object, place: str) -> Part:
         if not isinstance(schema, dict):
             raise _wrong(place, "is not a JSON object; a schema says its type, enum, const, anyOf or $ref")
         self._check_identifiers(schema, place)
-        expression = self._of(schema, place, within)
-        self._written += len(expression)
-        if len(expression) > LONGEST or self._written > _MOST_WRITTEN:
-            raise _wrong(place, TOO_LARGE)
-        return expression
-
-    def _of(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
         used = schema.keys() - _NOTES
         if "$ref" in used:
             _check_alone(used, "$ref", place)
-            return self._referenced(schema["$ref"], place, within)
+            return self._referenced(schema["$ref"], place)
         if "anyOf" in used:
             _check_alone(used, "anyOf", place)
-            return _either(
-                self.of(each, f"{place}/anyOf/{number}", within)
-                for number, each in enumerate(_list(schema, "anyOf", place))
-            )
+            some = enumerate(_list(schema, "anyOf", place))
+            return Either([self.of(each, f"{place}/anyOf/{number}") for number, each in some])
         for name in ("enum", "const"):
             if name in used:
                 _check_alone(used - {"type"}, name, place)
                 values = _list(schema, "enum", place) if name == "enum" else [schema["const"]]
-                if "type" in used and not all(_has_type(value, _types(schema, place)) for value in values):
+                types = _types(schema, place) if "type" in used else [*_TYPES]
+                if not all(any(type(value) in _TYPES[each][0] for each in types) for value in values):
                     raise _wrong(place, f"has a value in {name!r} that is not of its type")
-                return _either(escaped(_written(value)) for value in values)
-        return self._typed(schema, used, place, within)
+                return Either([_written(value) for value in values])
+        return self._typed(schema, used, place)
 
-    def _typed(self, schema: Mapping[str, Any], used: Any, place: str, within: tuple[str, ...]) -> str:
+    def _typed(self, schema: Mapping[str, Any], used: Any, place: str) -> Part:
         types = _types(schema, place)
-        known = frozenset().union(*(_KEYWORDS[each] for each in types))
+        known = set().union(*(_TYPES[each][1] for each in types))
         if unknown := sorted(used - known - {"type"}):
             raise _wrong(
                 place, f"has the keyword {unknown[0]!r}, which is not supported for {' and '.join(types)}"
             )
-        constants = {"boolean": "(?:true|false)", "null": "null"}
-        return _either(
-            constants.get(each) or getattr(self, f"_{each}")(schema, place, within) for each in types
-        )
+        constants: dict[str, Part] = {"boolean": Either(["true", "false"]), "null": "null"}
+        return Either([constants.get(each) or getattr(self, f"_{each}")(schema, place) for each in types])
 
-    def _string(self, schema: Mapping[str, Any], place: str, _within: tuple[str, ...]) -> str:
+    def _string(self, schema: Mapping[str, Any], place: str) -> Part:
         if len(schema.keys() & {"pattern", "format"}) + bool(schema.keys() & {"minLength", "maxLength"}) > 1:
             raise _wrong(place, "has two of pattern, format and a length: put the length into the pattern")
         if "format" in schema:
             if not isinstance(schema["format"], str) or schema["format"] not in _FORMATS:
                 raise _wrong(place, f"has a format that is not one of {', '.join(_FORMATS)}: use a pattern")
-            return f'"{_FORMATS[schema["format"]]}"'
+            return ['"', _FORMATS[schema["format"]], '"']
         if "pattern" in schema:
-            return f'"{_pattern(schema["pattern"], place)}"'
-        least, most = _span(schema, "minLength", "maxLength", place)
-        return f'"{_LETTER}{_times(least, most)}"'
+            return ['"', _pattern(schema["pattern"], place), '"']
+        return ['"', Times(_LETTER, *_span(schema, "minLength", "maxLength", place)), '"']
 
-    def _integer(self, schema: Mapping[str, Any], place: str, _within: tuple[str, ...]) -> str:
-        return whole_numbers(*_limits(schema, place))
+    def _integer(self, schema: Mapping[str, Any], place: str) -> Part:
+        return _whole_numbers(*_limits(schema, place))
 
-    def _number(self, schema: Mapping[str, Any], place: str, _within: tuple[str, ...]) -> str:
+    def _number(self, schema: Mapping[str, Any], place: str) -> Part:
         least, most = _limits(schema, place)
-        parts = [whole_numbers(least, most)]
+        parts: list[Part] = [_whole_numbers(least, most)]
         if least < most and least < 0:  # with a fraction, its whole part is below the bound
-            parts.append(f"-{whole_numbers(max(-most, 0), -least - ('minimum' in schema))}{_FRACTION}")
+            parts.append(["-", _whole_numbers(max(-most, 0), -least - ("minimum" in schema)), _FRACTION])
         if least < most and most > 0:
-            parts.append(f"{whole_numbers(max(least, 0), most - ('maximum' in schema))}{_FRACTION}")
-        return _either(parts)
+            parts.append([_whole_numbers(max(least, 0), most - ("maximum" in schema)), _FRACTION])
+        return Either(parts)
 
-    def _object(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
+    def _object(self, schema: Mapping[str, Any], place: str) -> Part:
         members, required = schema.get("properties", {}), schema.get("required", [])
         names = isinstance(required, list) and all(isinstance(name, str) for name in required)
         if not isinstance(schema.get("additionalProperties", True), (bool, dict)):
@@ -218,33 +186,31 @@ class _Translation:
             raise _wrong(place, "needs properties as an object and required as a list of different names")
         if missing := [name for name in required if name not in members]:
             raise _wrong(place, f"requires {missing[0]!r}, which is not among its properties")
-        # From the last member to the first: what follows if a member stands before, and if none does.
-        after, alone = "", ""
-        for name, value in reversed(list(members.items())):
-            member = f"{escaped(_written(name))}: {self.of(value, f'{place}/properties/{name}', within)}"
-            if name in required:
-                after, alone = f", {member}{after}", f"{member}{after}"
-            else:
-                after, alone = f"(?:, {member})?{after}", _either([f"{member}{after}", alone])
-            if max(len(after), len(alone)) > LONGEST:  # before the next member doubles it
-                raise _wrong(place, TOO_LARGE)
-        return rf"\{{{alone}\}}"
+        each = [
+            ([f"{_written(name)}: ", self.of(value, f"{place}/properties/{name}")], name in required)
+            for name, value in members.items()
+        ]
+        some = _some(each) if each else ""
+        return ["{", some if required else Times(some, 0, 1), "}"]
 
-    def _array(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> str:
+    def _array(self, schema: Mapping[str, Any], place: str) -> Part:
         if "items" not in schema:
             raise _wrong(place, "needs items: the schema of its elements")
         least, most = _span(schema, "minItems", "maxItems", place)
         if most == 0:
-            return r"\[\]"
-        item = self.of(schema["items"], f"{place}/items", within)
-        further = "" if most == 1 else f"(?:, {item}){_times(max(least - 1, 0), most and most - 1)}"
-        return rf"\[{item}{further}\]" if least else rf"\[(?:{item}{further})?\]"
+            return "[]"
+        item = self.of(schema["items"], f"{place}/items")
+        some: Part = [item, Times([", ", item], max(least - 1, 0), most and most - 1)]
+        return ["[", some if least else Times(some, 0, 1), "]"]
 
-    def _referenced(self, name: object, place: str, within: tuple[str, ...]) -> str:
+    def _referenced(self, name: object, place: str) -> Part:
         if not isinstance(name, str) or not name.startswith("#/"):
             raise _wrong(place, "has a $ref that does not begin with '#/': put what it names into $defs")
-        if name in within:
-            raise _wrong(place, f"is recursive: {name!r} contains itself")
+        if name in self._named:
+            if (known := self._named[name]) is None:
+                raise _wrong(place, f"is recursive: {name!r} contains itself")
+            return known
+        self._named[name] = None
         found = self._root
         for key in unquote(name[2:]).split("/"):
             inner = key.replace("~1", "/").replace("~0", "~")
@@ -252,19 +218,32 @@ class _Translation:
                 raise _wrong(place, f"has a $ref to {name!r}, which leads to no member of an object")
             self._check_identifiers(found, place)
             found = found[inner]
-        return self.of(found, place, (*within, name))
+        self._named[name] = translated = self.of(found, place)
+        return translated
 
     def _check_identifiers(self, schema: Mapping[str, Any], place: str) -> None:
         if schema is not self._root and (found := sorted(schema.keys() & _IDENTIFIERS)):
             raise _wrong(place, f"has {found[0]!r} below the root: put its definitions into the root's $defs")
 
 
-def _pattern(pattern: object, place: str) -> str:
+def _some(members: Sequence[tuple[Part, bool]]) -> Part:
+    """Some members of an object, at least one, with those that are required."""
+    if len(members) == 1:
+        return members[0][0]
+    half = len(members) // 2
+    further = [Times([", ", member], int(needed), 1) for member, needed in members[half:]]
+    ways: list[Part] = [[_some(members[:half]), *further]]
+    if not any(needed for _, needed in members[:half]):
+        ways.append(_some(members[half:]))
+    return Either(ways)
+
+
+def _pattern(pattern: object, place: str) -> Part:
     """A pattern of a whole string, without what a JSON string escapes."""
     if not isinstance(pattern, str):
         raise _wrong(place, "has a pattern that is not a string")
     try:
-        return f"(?:{portable(pattern, in_json=True)})"
+        return parsed(pattern, in_json=True)
     except InvalidTask as error:
         raise _wrong(place, f"has a pattern that {error}") from None
 
@@ -278,18 +257,10 @@ def _written(value: object) -> str:
 def _types(schema: Mapping[str, Any], place: str) -> list[str]:
     told = schema.get("type")
     types: list[Any] = told if isinstance(told, list) else [told]
-    known = all(isinstance(each, str) and each in _KEYWORDS for each in types)
+    known = all(isinstance(each, str) and each in _TYPES for each in types)
     if not types or not known or len(set(types)) < len(types):
-        raise _wrong(place, f"needs a type: one or several of {', '.join(_KEYWORDS)}")
+        raise _wrong(place, f"needs a type: one or several of {', '.join(_TYPES)}")
     return types
-
-
-def _has_type(value: object, types: Sequence[str]) -> bool:
-    return any(type(value) in _VALUES[each] for each in types)
-
-
-def _either(expressions: Any) -> str:
-    return f"(?:{'|'.join(expressions)})"
 
 
 def _wrong(place: str, what: str) -> InvalidTask:
@@ -318,11 +289,6 @@ def _span(schema: Mapping[str, Any], first: str, last: str, place: str) -> tuple
     return least, most
 
 
-def _times(least: int, most: int | None) -> str:
-    """The repetition of an expression."""
-    return f"{{{least},{'' if most is None else most}}}"
-
-
 def _limits(schema: Mapping[str, Any], place: str) -> tuple[int, int]:
     told = schema.get("minimum", -_LARGEST), schema.get("maximum", _LARGEST)
     least, most = (int(each) if isinstance(each, float) and each.is_integer() else each for each in told)
@@ -334,29 +300,12 @@ def _limits(schema: Mapping[str, Any], place: str) -> tuple[int, int]:
     return least, most
 
 
-def whole_numbers(least: int, most: int) -> str:
-    """The expression of the whole numbers from `least` to `most`, and -0 never.
-
-    Example:
-        >>> whole_numbers(7, 42)
-        '(?:[7-9]|[1-3][0-9]|4[0-2])'
-    """
+def _whole_numbers(least: int, most: int) -> Part:
+    """The whole numbers from `least` to `most`, without -0."""
     if least < 0:
-        below = f"-{whole_numbers(max(1, -most), -least)}"
-        return below if most < 0 else f"(?:{below}|{whole_numbers(0, most)})"
-    parts: list[str] = []
-    while least <= most:
-        free = 0  # the last digits that may be any
-        while least % 10 ** (free + 1) == 0 < least and least + 10 ** (free + 1) <= most + 1:
-            free += 1
-        rest, digit = divmod(least // 10**free, 10)
-        last = min(9, digit + (most + 1 - least) // 10**free - 1)
-        longest = len(str(most + 1)) - 2
-        if (rest, digit) == (0, 1) and free < longest:  # all numbers of several lengths
-            parts.append(f"[1-9][0-9]{{{free},{longest}}}")
-            least = 10 ** (longest + 1)
-        else:
-            digits = str(digit) if digit == last else f"[{digit}-{last}]"
-            parts.append(f"{rest or ''}{digits}{'[0-9]' * free}")
-            least += (last - digit + 1) * 10**free
-    return f"(?:{'|'.join(parts)})"
+        below: Part = ["-", _whole_numbers(max(1, -most), -least)]
+        return below if most < 0 else Either([below, _whole_numbers(0, most)])
+    digits = range(ord("0"), ord("9") + 1)
+    nines = [10**length - 1 for length in range(len(str(least)), len(str(most)))]  # the last of each length
+    ends = zip([least, *(each + 1 for each in nines)], [*nines, most], strict=True)
+    return Either([between(str(first).encode(), str(last).encode(), digits) for first, last in ends])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfewshot.errors import InvalidTask
-from dpfewshot.tasks.automaton import Automaton, automaton_of
-from dpfewshot.tasks.expressions import escaped
+from dpfewshot.tasks.automaton import Automaton, automaton_of, character
+from dpfewshot.tasks.expressions import parsed
 from dpfewshot.tasks.schema import automaton, checked
 
 ATOMS = [
@@ -114,7 +114,7 @@ def test_a_text_of_a_pattern_is_valid_json(pattern: str, anchored: bool, seed: i
 
 
 def test_what_is_compared_can_differ() -> None:
-    found = automaton_of("[a-zé]")
+    found = automaton_of(parsed("[a-zé]"))
     texts = [chr(code) for code in range(0x20, 0x3000) if not 0xD800 <= code < 0xE000]
     assert [text for text in texts if accepts(found, text) != bool(re.fullmatch("[a-z]", text))] == ["é"]
 
@@ -123,8 +123,7 @@ def test_what_is_compared_can_differ() -> None:
 def test_a_range_of_characters_is_that_range_in_utf8(ends: tuple[str, str], near: int) -> None:
     first, last = sorted(ends)
     pieces = [(first, last)] if last < "\ud800" or first > "\udfff" else [(first, "\ud7ff"), ("\ue000", last)]
-    written = "".join(f"{escaped(low)}-{escaped(high)}" for low, high in pieces)
-    found = automaton_of(f"[{written}]")
+    found = automaton_of(character([(ord(low), ord(high)) for low, high in pieces]))
     for code in {ord(first) + near, ord(last) + near, (ord(first) + ord(last)) // 2} & CODES:
         assert accepts(found, chr(code)) == (first <= chr(code) <= last)
     assert not any(accepts(found, text) for text in ("", 2 * first))
