@@ -9,22 +9,25 @@ from typing import Any
 import numpy as np
 
 from dpfewshot.backends.protocol import Logprobs, Tokens
+from dpfewshot.tasks.automaton import Automaton
+from dpfewshot.tasks.schema import automaton, checked
 from tests.support.fields import Bytes
 
-PIECES = (
+PIECES = [
     *map(chr, range(32, 127)),
-    "\n",
-    "é",
-    " refund",
-    " re",
-    "fund",
-    '"}',
-    '", "',
-    "20",
-    "2026-",
-    ": ",
-    "}\n",
-)
+    *("\n", "é", " refund", " re", "fund", '"}', '", "', "20", "2026-", ": ", "}\n"),
+]
+
+
+def accepts(found: Automaton, text: str | bytes) -> bool:
+    """Whether a text matches."""
+    written = text.encode() if isinstance(text, str) else text
+    return bool(found.accepting[found.after(found.initial, written)])
+
+
+def matches(schema: object, text: str) -> bool:
+    """Whether a text matches a task's schema."""
+    return accepts(automaton(checked(schema)), text)
 
 
 class Moody(Bytes):

@@ -15,6 +15,7 @@ from dpfewshot.tasks import automaton as automaton_module
 from dpfewshot.tasks import layout
 from dpfewshot.tasks.schema import automaton
 from tests.support.scripts import TASK
+from tests.support.shapes import matches
 
 TICKET = {
     "title": "Ticket",
@@ -46,16 +47,17 @@ DOUBLED = {
 """A short schema that a text of 2^26 values matches."""
 
 
+NULLS = {"type": "object", "properties": {"a": {"type": "null"}}}
+
+
+def named(schema: object) -> object:
+    return {"$ref": "#/$defs/a", "$defs": {"a": schema}}
+
+
 def nested(schema: object, levels: int) -> object:
     for _ in range(levels):
         schema = {"type": "array", "items": schema}
     return schema
-
-
-def matches(schema: object, text: str) -> bool:
-    task = dataclasses.replace(TASK, schema=schema)
-    found = automaton(str(task.schema))
-    return bool(found.accepting[found.after(found.initial, text.encode())])
 
 
 @pytest.mark.parametrize(
@@ -164,10 +166,7 @@ def test_what_else_may_be_said(schema: object, valid: str, invalid: str) -> None
         ("[ab\ud800]", "half a surrogate pair"),
         ({"type": "string", "maxLength": None}, "whole numbers from 0 up"),
         ({"type": ["null", "null"]}, "needs a type"),
-        (
-            {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a", "a"]},
-            "different names",
-        ),
+        (NULLS | {"required": ["a", "a"]}, "different names"),
         ({"type": "object", "additionalProperties": 7}, "true, false or a schema as additionalProperties"),
         ({"type": "string", "maxLength": 2000}, "too large"),
         (nested({"type": "boolean"}, 40), "too large"),
@@ -196,24 +195,15 @@ def test_what_else_may_be_said(schema: object, valid: str, invalid: str) -> None
         ({"type": "object", "properties": {"a": True}}, "at /properties/a is not a JSON object"),
         ({"type": "object", "properties": {"a\n": True}}, r"at /properties/a\\n is not a JSON object"),
         ({"type": "object", "properties": {}, "required": ["a"]}, "requires 'a'"),
-        (
-            {"type": "object", "properties": {"a": {"type": "null"}}, "required": [["a"]]},
-            "list of different names",
-        ),
+        (NULLS | {"required": [["a"]]}, "list of different names"),
         ({"type": "object", "properties": []}, "needs properties"),
         ({"type": "object", "patternProperties": {}}, "'patternProperties'"),
         ({"type": "string", "enum": ["a"], "maxLength": 1}, "'enum' beside 'maxLength'"),
         ({"$ref": "#/$defs/a"}, "leads to no member"),
-        (
-            {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://b", "type": "null"}}},
-            "'\\$id' below the root",
-        ),
+        (named({"$id": "http://b", "type": "null"}), "'\\$id' below the root"),
         ({"$ref": "#/a/b", "a": {"$id": "http://b", "b": {"type": "null"}}}, "'\\$ref' beside 'a'"),
         ({"$ref": "other.json"}, "does not begin with '#/'"),
-        (
-            {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
-            "recursive",
-        ),
+        (named({"type": "array", "items": {"$ref": "#/$defs/a"}}), "recursive"),
     ],
 )
 def test_a_wrong_schema_is_one_error(schema: Any, trouble: str) -> None:
@@ -226,32 +216,10 @@ def test_a_wrong_schema_is_one_error(schema: Any, trouble: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        *(
-            "a(?=b)",
-            "(?i)a",
-            "(?x)a#[\n)|(?:b#]\n",
-            "(?P<name>a)",
-            r"(a)\1",
-            r"\bfoo",
-            r"\p{Lu}",
-            r"\x41",
-            r"[^\d]",
-            r"\<a",
-        ),
-        *(
-            r"[A-\d]",
-            r"[\d-x]",
-            "[a-z&&[^b]]",
-            "[a&&b]",
-            "[a--b]",
-            "[[:alpha:]]",
-            "[]a]",
-            "[^]",
-            "[z-a]",
-            "[a",
-        ),
-        *("a{ 2 }", "a{,2}", "a{3,2}", "a{", "{2}a", "}", "]", "*a", "a**", "a{2}+", "(|*)", "^*"),
-        *("^^a", "a$$", "(^a$)", "a^b", "a|b^", "$a", "a\nb", "\u2028", "[\n]"),
+        *("a(?=b)", "(?i)a", "(?x)a#[\n)|(?:b#]\n", "(?P<name>a)", r"(a)\1", r"\bfoo", r"\p{Lu}", r"\x41"),
+        *(r"[^\d]", r"\<a", r"[A-\d]", r"[\d-x]", "[a-z&&[^b]]", "[a&&b]", "[a--b]", "[[:alpha:]]", "[]a]"),
+        *("[^]", "[z-a]", "[a", "a{ 2 }", "a{,2}", "a{3,2}", "a{", "{2}a", "}", "]", "*a", "a**", "a{2}+"),
+        *("(|*)", "^*", "^^a", "a$$", "(^a$)", "a^b", "a|b^", "$a", "a\nb", "\u2028", "[\n]"),
     ],
 )
 def test_what_readers_of_expressions_do_not_share_is_refused(expression: str) -> None:

@@ -40,36 +40,7 @@ def test_a_made_up_example_stands_before_the_records() -> None:
         == "Given a mood, write a note in it.\n\nMood: ...\nNote: Slept well, saw the sea.\n\n"
     )
     assert Task(**MOOD).preamble() == "Given a mood, write a note in it.\n\n"
-
-
-@pytest.mark.parametrize(
-    ("settings", "trouble"),
-    [
-        ({"example": " x"}, "example must not start or end with whitespace"),
-        ({"example": "a\nb"}, "example must be one line"),
-        ({"example": 3}, "example must be a string"),
-        ({"example": "x", "text_field": "", "text_fields": ("Subject", "Body")}, "has one text field"),
-    ],
-)
-def test_an_example_that_no_prompt_can_show_is_refused(settings: dict[str, Any], trouble: str) -> None:
-    with pytest.raises(InvalidTask, match=trouble):
-        Task(**MOOD | settings)
     assert Task(**MOOD, example="a\nb", multiline=True).example == "a\nb"
-
-
-@pytest.mark.parametrize(
-    ("described", "trouble"),
-    [
-        ({"Angry": "shouting"}, "has no label 'Angry'"),
-        ({"Glad": "a\nb"}, "label_descriptions of 'Glad' must be one line"),
-        ({"Glad": ""}, "label_descriptions of 'Glad' is empty"),
-        ("Glad", "must be a table"),
-        (False, "must be a table"),
-    ],
-)
-def test_a_description_that_no_prompt_can_show_is_refused(described: Any, trouble: str) -> None:
-    with pytest.raises(InvalidTask, match=trouble):
-        Task(**MOOD, label_descriptions=described)
 
 
 def test_descriptions_are_the_tasks_own() -> None:
@@ -117,22 +88,31 @@ def test_a_bad_field_is_refused(key: str, value: object, trouble: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "trouble"),
+    ("settings", "trouble"),
     [
-        ("Glad", "must be a list of strings, not str"),
-        ({"Glad", "Sad"}, "must be a list of strings, not set"),
-        ({"Glad": 1}, "must be a list of strings, not dict"),
-        ((), "labels are empty"),
-        (("Glad", ""), "label 2 is empty"),
-        (("Glad", "Sad", "Glad"), "'Glad' is repeated"),
-        (("Glad", 2), "label 2 must be a string, not int"),
-        (("Gl\nad",), "label 1 must be one line"),
-        (("Glad ",), "label 1 must not start or end with whitespace"),
+        ({"example": " x"}, "example must not start or end with whitespace"),
+        ({"example": "a\nb"}, "example must be one line"),
+        ({"example": 3}, "example must be a string"),
+        ({"example": "x", "text_field": "", "text_fields": ("Subject", "Body")}, "has one text field"),
+        ({"label_descriptions": {"Angry": "shouting"}}, "has no label 'Angry'"),
+        ({"label_descriptions": {"Glad": "a\nb"}}, "label_descriptions of 'Glad' must be one line"),
+        ({"label_descriptions": {"Glad": ""}}, "label_descriptions of 'Glad' is empty"),
+        ({"label_descriptions": "Glad"}, "must be a table"),
+        ({"label_descriptions": False}, "must be a table"),
+        ({"labels": "Glad"}, "must be a list of strings, not str"),
+        ({"labels": {"Glad", "Sad"}}, "must be a list of strings, not set"),
+        ({"labels": {"Glad": 1}}, "must be a list of strings, not dict"),
+        ({"labels": ()}, "labels are empty"),
+        ({"labels": ("Glad", "")}, "label 2 is empty"),
+        ({"labels": ("Glad", "Sad", "Glad")}, "'Glad' is repeated"),
+        ({"labels": ("Glad", 2)}, "label 2 must be a string, not int"),
+        ({"labels": ("Gl\nad",)}, "label 1 must be one line"),
+        ({"labels": ("Glad ",)}, "label 1 must not start or end with whitespace"),
     ],
 )
-def test_bad_labels_are_refused(labels: object, trouble: str) -> None:
+def test_what_no_prompt_can_show_is_refused(settings: dict[str, Any], trouble: str) -> None:
     with pytest.raises(InvalidTask, match=trouble):
-        Task(**{**MOOD, "labels": labels})
+        Task(**MOOD | settings)
 
 
 def test_check_label_names_the_tasks_labels_and_not_the_refused_one() -> None:
