@@ -39,13 +39,16 @@ _ESCAPED: Final = r"\\[ -/:;=?@\[-`{-~]"  # \< and \> begin and end a word for s
 _MEMBER: Final = rf"(?:{_ESCAPED}|[^\\\[\]-])"
 _MEMBERS: Final = re.compile(rf"(\\[dsw])|({_MEMBER}|-)(?:-({_MEMBER}))?", re.DOTALL)
 
+_CLASS: Final = (
+    rf"\[(?:(?P<other>\^)(?!\])|(?![\]^]))(?P<members>-?(?:\\[dsw]|{_MEMBER}(?:-{_MEMBER})?)*-?)\]"
+)
 _PIECE: Final = re.compile(
-    rf"(?:(?P<one>{_ESCAPED}|[^\\|?*+()\[\]{{}}^$]|\\[dsw]"
-    rf"|\[(?:(?P<other>\^)(?!\])|(?![\]^]))(?P<members>-?(?:\\[dsw]|{_MEMBER}(?:-{_MEMBER})?)*-?)\])"
-    r"|(?P<close>\)))(?:(?P<times>[*+?]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\})\??)?"
+    rf"(?:(?P<one>{_ESCAPED}|[^\\|?*+()\[\]{{}}^$]|\\[dsw]|{_CLASS})|(?P<close>\)))"
+    r"(?:(?P<times>[*+?]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\})\??)?"
     r"|(?P<open>\(\?:|\((?!\?))|(?P<either>\$?\|\^?)|(?P<anchor>\A\^|\$\Z)|(?P<wrong>.)",
     re.DOTALL,
 )
+"""One character or the end of a group, with its repetition; or what else an expression has."""
 
 _TIMES: Final = {"*": "0,", "+": "1,", "?": "0,1"}
 
