@@ -61,8 +61,8 @@ _SENSE: Final = 0.1
 _MOST_SHARED: Final = 2 / 3
 """The share of its words above which a text says again what another one does, with another greeting, say."""
 
-_PLACE: Final = re.compile(r"\[|1234|XXX|\b(?:Team|Player|Person|Company) [A-EX-Z]\b")
-"""What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "won by Team A"."""
+_PLACE: Final = re.compile(r"\[|1234|XXX|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b")
+"""What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
