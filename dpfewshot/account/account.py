@@ -282,10 +282,20 @@ class Account:
             change.record(RESERVE, entry, kept, totals=standing.totals)
         return Reserved(entry.number, reservation if self.durable else None)
 
+    def charge(self, entry: int, lease: str) -> None:
+        """Charge an entry before its first draw: from then on nothing of its cost comes back. Idempotent.
+
+        Raises:
+            RunTakenOver, LedgerError: as `draw`.
+        """
+        with self._store.change() as change:
+            found = _drawing(change.entry(entry), entry)
+            _charge(change, found, found.draws.held(entry, lease))
+
     def draw(self, entry: int, lease: str, progress: str = "") -> None:
         """Charge a draw of an entry before it is made, and record what is released by now.
 
-        The first one is the entry's charge in the history: from then on nothing of its cost comes back.
+        The first one is the entry's charge in the history, unless `charge` was.
 
         Args:
             progress: of the run, as `Reservation` writes it. Public.
@@ -297,10 +307,7 @@ class Account:
         """
         with self._store.change() as change:
             found = _drawing(change.entry(entry), entry)
-            after = found.draws.held(entry, lease).after(progress)
-            change.replace(replace(found, state=CHARGED, draws=after))
-            if found.state == RESERVED:
-                change.record(CHARGE, found)
+            _charge(change, found, found.draws.held(entry, lease).after(progress))
 
     def record_progress(self, entry: int, lease: str, progress: str) -> None:
         """Record the tokens that are released by now; nothing changes if the entry has another lease.
@@ -527,6 +534,13 @@ def _drawing(found: Entry | None, entry: int) -> Entry:
     if found is None or found.state not in OPEN:
         raise LedgerError(f"entry {entry} was {_state(found)}: it draws no more")
     return found
+
+
+def _charge(change: Change, found: Entry, draws: DrawCounts) -> None:
+    """Leave an entry charged, with these draws."""
+    change.replace(replace(found, state=CHARGED, draws=draws))
+    if found.state == RESERVED:
+        change.record(CHARGE, found)
 
 
 def storable(budget: PrivacyBudget) -> Amount:

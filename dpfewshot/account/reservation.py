@@ -39,7 +39,7 @@ class Reservation:
         released: the lines of the demonstrations that are released. Public.
         unfinished: released tokens of demonstrations in progress, by their label. Whoever draws appends.
         histogram: what the one draw of a word histogram released, for all texts; None before it. Public.
-        asked: whether a draw was requested from the account. It may have charged one and lost the answer, so
+        asked: whether a charge was requested from the account. It may have charged and lost the answer, so
             from then on the reservation is kept.
     """
 
@@ -64,7 +64,7 @@ class Reservation:
         self.released: list[Mapping[str, object]] = progress["released"]
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
         self.histogram: Mapping[str, Any] | None = progress.get("histogram")
-        self.asked = self._drawn = resumed
+        self.asked = self._charged = resumed
         self._closed = self._inherited = False
         self._lock = threading.Lock()
         start_afresh_in_children(self)
@@ -106,6 +106,17 @@ class Reservation:
         """The draws that are left."""
         return 0 if self._closed else self._left
 
+    def charge(self) -> None:
+        """Charge the plan and make no draw yet: when it is charged tells nothing of records that follow.
+
+        What fails before the draw costs none: it may be requested later. Errors are those of `draw`.
+        """
+        with self._lock:
+            self._ask()
+            if self._account is not None:
+                self._account.charge(self.entry, self._lease)
+            self._charged = True
+
     def draw(self) -> Permit:
         """Charge one draw, record what is released by now, and return the permit for the draw's tokens.
 
@@ -116,10 +127,7 @@ class Reservation:
                 drawn; the draw may be requested again, since the account keeps its own count.
         """
         with self._lock:
-            self._check_own()
-            if self._closed or not self._left:
-                raise BudgetExceeded(USED_UP)
-            self.asked = True
+            self._ask()
             if self._account is not None:
                 progress = self._progress()
                 try:
@@ -128,7 +136,7 @@ class Reservation:
                     self._left = 0
                     raise
                 self._recorded = progress
-            self._drawn = True
+            self._charged = True
             self._left -= 1
             return Permit(self._terms.tokens_per_draw, self._terms.noise_multiplier)
 
@@ -196,7 +204,7 @@ class Reservation:
     def hand_over(self) -> None:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
         with self._lock:
-            if self._drawn and not self._closed:
+            if self._charged and not self._closed:
                 self._keep_progress()
             self._closed = True
 
@@ -209,7 +217,7 @@ class Reservation:
         """
         with self._lock:
             if self._account is not None and not self._closed:
-                if not self._drawn:
+                if not self._charged:
                     self._account.cancel(self.entry)  # keeps an entry that it may have charged
                 else:
                     self._keep_progress()
@@ -218,6 +226,12 @@ class Reservation:
                     with suppress(LedgerError):
                         self._account.settle(self.entry, self._lease)
             self._closed = True
+
+    def _ask(self) -> None:
+        self._check_own()
+        if self._closed or not self._left:
+            raise BudgetExceeded(USED_UP)
+        self.asked = True
 
     def _check_own(self) -> None:
         if self._inherited:

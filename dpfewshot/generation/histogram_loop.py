@@ -168,9 +168,11 @@ class HistogramLoop(TokenLoop):
         yield from best.tokens
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
-        """Count the rows of a draw, charge it and release their sum. See `HistogramRelease.noisy_sum`."""
-        request.stop.check()  # not later: whether it is charged would tell how long the count takes
-        # counted before it is charged, since that may fail: nothing leaves, and no noise is drawn
+        """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""
+        none_if_unusable(self._works, public=self._works)  # whether it fails is no matter of the records
+        request.stop.check()
+        request.reservation.charge()  # not later: whether it is charged would tell how long the count takes
+        # the draw is made after the count, since that may fail: nothing leaves, and no noise is drawn
         total = row_sum(self._counted(request), self.backend.vocabulary_size, expected)
         release = cast("HistogramRelease", request.release)
         return release.noisy_sum(total, request.reservation.draw())
@@ -185,7 +187,6 @@ class HistogramLoop(TokenLoop):
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
         drawn = [record for subset in request.sampler.draw(request.units.sizes) for record in subset]
         tokenize = lru_cache(maxsize=None)(self.backend.tokenize)  # each word once: a server is slow
-        none_if_unusable(self._works, public=self._works)  # whether it fails is no matter of the records
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
             [bodies] = request.units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:

@@ -5,6 +5,7 @@ import signal
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,28 @@ def test_an_account_counts_draws(make_account: MakeAccount) -> None:
     account.settle(entry, "first")
     with pytest.raises(LedgerError, match="settled"):
         account.draw(entry, "first")
+
+
+def test_a_charge_makes_no_draw_and_gives_nothing_back(make_account: MakeAccount) -> None:
+    account = make_account(BUDGET)
+    run = Reservation.make(account, TERMS)
+    for _ in range(2):
+        run.charge()
+    with pytest.raises(LedgerError, match="another run"):
+        account.charge(run.entry, "second")
+    account.cancel(run.entry)
+    run.draw()
+    assert (run.draws_left, account.spent) == (DRAWS - 1, COST)
+    unused = Reservation.make(account, replace(TERMS, key=replace(KEY, stratum=1)))
+    unused.charge()
+    unused.close()
+    assert account.spent == spend(2 * COST.epsilon, 2 * COST.delta)
+    with pytest.raises(BudgetExceeded):
+        unused.charge()
+    if account.durable:
+        acts = [row["act"] for row in account.history()]
+        assert acts == ["create", "reserve", "charge", "reserve", "charge", "settle"]
+        assert account.verify().ok
 
 
 def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:

@@ -449,14 +449,21 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
 
-def test_a_tokenizer_that_is_away_while_records_are_counted_costs_nothing(model):
+def test_a_count_is_charged_before_it_begins_and_one_that_fails_costs_no_draw(model, ledger_url):
+    """Else the order of charges, and whether there is one, would tell how long a record is."""
+    ledger = dpf.BudgetLedger.open(ledger_url)
+    ledger.create("tickets", dpf.PrivacyBudget(4, 1e-5))
     backend = Failing(model, counting=True, answers=True)
-    run = synthesizer(backend)
+    first, second = (synthesizer(backend, account=dpf.open_account(ledger_url, "tickets")) for _ in "12")
     with pytest.raises(BackendError):
-        run.generate("Refund")
-    assert run.spent == dpf.PrivacySpend(0, 0)
+        first.generate("Refund")
+    account = ledger.account("tickets")
+    assert [row["act"] for row in account.history()] == ["create", "reserve", "charge"]
+    first.close()
     backend.counting = False
-    assert run.generate("Refund").certified
+    assert [one.label for one in second.generate_all(resume=True)] == ["Refund"]
+    assert account.spent == first.plan.strata[0].spend
+    assert account.verify().ok
 
 
 def test_whether_a_cancelled_call_is_charged_does_not_tell_how_long_its_count_takes(model, monkeypatch):
