@@ -29,7 +29,7 @@ class RunKey:
 
     Attributes:
         plan: a hash of everything that a run must have in common with the one that it continues.
-        run: random; all entries of a run have it.
+        run: a name that no other run of the ledger has; all entries of a run have it.
         stratum: the stratum's number in the plan.
     """
 

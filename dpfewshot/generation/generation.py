@@ -119,9 +119,10 @@ class Generation:
                 return
             for run in begun:
                 run.leave()
+            new = _sha256([plan, self.account.chain_tip])[:32]  # so of two that begin at once one takes over
             entries = self.account.run_of(plan)
             found = {one.number: one.draws.key for one in entries if one.draws.key is not None}
-            named = next((key.run for key in found.values()), new_lease())
+            named = next((key.run for key in found.values()), new)
             for run in self.runs:
                 run.key = replace(run.key, plan=plan, run=named)
             taken = {entry: self.runs[key.stratum] for entry, key in found.items()}

@@ -9,7 +9,7 @@ import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
@@ -24,6 +24,7 @@ from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime import progress_bar
+from dpfewshot.runtime.redaction import may_pass
 from dpfewshot.values import Demonstration, by_label, epsilon_text, on_one_line
 
 OnDemonstration = Callable[[Demonstration], None]
@@ -136,7 +137,7 @@ def _in_turn(
 def _side_by_side(
     shares: Sequence[_Share], stop: StopSignal, workers: Workers, finish: OnDemonstration
 ) -> None:
-    """Give each stratum to a worker. If one fails, the others stop after their draw."""
+    """Give each stratum to a worker."""
     to_do = [share for share in shares if share.to_do]
     if not to_do:
         return
@@ -160,9 +161,12 @@ def _side_by_side(
 
 
 def _unfinished(made: Sequence[Future[None]]) -> bool:
-    """Whether all go on, after a while."""
-    done, others = wait(made, timeout=_POLL, return_when=FIRST_EXCEPTION)
-    return bool(others) and all(each.exception() is None for each in done)
+    """Whether some go on, after a while, and none found its backend gone.
+
+    After any other failure the others finish: which texts there are must not depend on who was faster.
+    """
+    done, others = wait(made, timeout=_POLL)
+    return bool(others) and not any(may_pass(error) for each in done if (error := each.exception()))
 
 
 def _raise_first(made: Iterable[Future[None]]) -> None:

@@ -268,6 +268,27 @@ def test_of_two_that_resume_at_once_one_gets_every_stratum(
     assert acts(ledger).count("release") == 4
 
 
+def test_two_that_begin_at_once_pay_for_one_run(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of, both = Account.run_of, threading.Barrier(2)
+
+    def finds_none(self: Account, *arguments: Any) -> Any:
+        found = run_of(self, *arguments)
+        if len(arguments) == 1:  # who begins asks for a whole run
+            both.wait(30)
+        return found
+
+    def run(_: int) -> object:
+        with synthesizer(ledger=ledger) as made:
+            return outcome(made.generate_all, resume=True)[0]
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(Account, "run_of", finds_none)
+        assert set(threads.map(run, range(2))) != {None}  # at least one ends with an error
+    with synthesizer(ledger=ledger) as later:
+        assert [one.text for one in later.generate_all(resume=True)] == ["my parcel is late"] * 2
+    assert acts(ledger).count("reserve") == 2
+
+
 def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
     class TakenOver(Dying):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:

@@ -456,15 +456,19 @@ class Hours:
         time.sleep(0.02)
 
 
-def fails_now() -> None:
-    raise GONE
+@pytest.mark.parametrize("error", [GONE, dpf.BackendError("odd")], ids=str)
+def test_a_backend_that_is_gone_stops_the_others_and_another_failure_does_not(
+    url: str, engine: Executor, error: dpf.BackendError
+) -> None:
+    """Else which texts there are would depend on how long each stratum's records take."""
 
+    def fails() -> None:
+        raise error
 
-def test_one_failure_stops_the_others(url: str, engine: Executor) -> None:
-    hook = Hours(8, fails_now)
-    with synthesizer(url, shots_per_label=SHOTS) as made, pytest.raises(dpf.BackendError, match="gone"):
-        made.generate_all(executor=engine, worker_backend=fleet.hooked(hook))
-    assert hook.few()
+    hook, told = Hours(8, fails), list[dpf.Demonstration]()
+    with synthesizer(url, shots_per_label=SHOTS) as made, pytest.raises(dpf.BackendError, match=str(error)):
+        made.generate_all(executor=engine, worker_backend=fleet.hooked(hook), on_demonstration=told.append)
+    assert (hook.few(), len(told) >= SHOTS) == ((True, False) if error is GONE else (False, True))
 
 
 class Late(fleet.Remote):
