@@ -29,13 +29,15 @@ class RunKey:
 
     Attributes:
         plan: a hash of everything that a run must have in common with the one that it continues.
-        run: a name that no other run of the ledger has; all entries of a run have it.
+        run: random; all entries of a run have it.
         stratum: the stratum's number in the plan.
+        first: whether the plan had no run when this one began, which then reserves nothing beside another.
     """
 
     plan: str
     run: str
     stratum: int
+    first: bool = False
 
 
 @dataclass(frozen=True)

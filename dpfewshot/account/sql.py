@@ -37,7 +37,7 @@ from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.account.tables import accounts, create_tables, entries, history, is_there
 from dpfewshot.account.verification import Row, Snapshot, amount_of, check, tally_of
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import LedgerError, RunTakenOver
 from dpfewshot.runtime.forking import cached_property
 
 WHOLE: Final = 100
@@ -210,7 +210,17 @@ class SqlTransaction:
     # ---- what is written
 
     def add(self, scope: str | None, tally: Tally, draws: DrawCounts) -> Entry:
-        """A new reserved entry, which counts once its event is recorded."""
+        """A new reserved entry, which counts once its event is recorded.
+
+        `RunTakenOver` if its run, which has no entry yet, was to be the plan's first and is not.
+        """
+        if draws.key is not None and draws.key.first:
+            mine = (entries.c.account_id == self._settings.number) & (entries.c.plan == draws.key.plan)
+            runs = self._connection.scalars(select(entries.c.run).where(mine)).all()
+            if runs and draws.key.run not in runs:
+                raise RunTakenOver(
+                    "another process began this plan at the same time: with resume=True its run is continued"
+                )
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
         number = self._connection.execute(statement.returning(entries.c.id)).scalar_one()

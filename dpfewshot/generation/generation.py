@@ -61,7 +61,7 @@ class Generation:
         self.threads = {label: new_thread() for label in self.threads}
         name = new_lease()
         for run in self.runs:
-            run.start_afresh(name)
+            run.start_afresh(self._plan_hash, name)
 
     def release(
         self,
@@ -119,12 +119,11 @@ class Generation:
                 return
             for run in begun:
                 run.leave()
-            new = _sha256([plan, self.account.chain_tip])[:32]  # so of two that begin at once one takes over
             entries = self.account.run_of(plan)
             found = {one.number: one.draws.key for one in entries if one.draws.key is not None}
-            named = next((key.run for key in found.values()), new)
+            named = next((key.run for key in found.values()), new_lease())
             for run in self.runs:
-                run.key = replace(run.key, plan=plan, run=named)
+                run.key = replace(run.key, plan=plan, run=named, first=not found)
             taken = {entry: self.runs[key.stratum] for entry, key in found.items()}
             if taken:  # all strata at once: of two processes that resume, one gets the whole run
                 resumed = Reservation.resume(self.account, {entry: run.terms for entry, run in taken.items()})

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from dpfewshot.account.account import Account
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
@@ -65,6 +66,7 @@ def release_all(
         released = run.released if resume else []
         to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
         shares.append(_Share(run, released, to_do))
+    _check_budget(generation.account, shares)
     plan, calls = generation.set_up.plan, threading.Lock()
     there = _in_order(plan, shares)
     if on_demonstration is not None:
@@ -98,6 +100,13 @@ def release_all(
             f"other {others} released. A further plan needs further budget"
         )
     return Demonstrations(made)
+
+
+def _check_budget(account: Account | None, shares: Iterable[_Share]) -> None:
+    """Refuse strata that do not all fit before any begins: else the faster ones would get what is left."""
+    if account is not None:
+        terms = [share.run.terms for share in shares if share.to_do and share.run.reservation is None]
+        account.check((each.scope, each.cost) for each in terms if each.cost is not None)
 
 
 @dataclass(eq=False)
@@ -170,10 +179,10 @@ def _unfinished(made: Sequence[Future[None]]) -> bool:
 
 
 def _raise_first(made: Iterable[Future[None]]) -> None:
-    """Raise what ended the run: a failure before those that it stopped."""
+    """Raise what ended the run: a backend that is gone, or another failure, before those that it stopped."""
     raised = [error for each in made if (error := each.exception()) is not None]
     try:
-        for error in sorted(raised, key=lambda error: isinstance(error, Stopped)):
+        for error in sorted(raised, key=lambda error: (isinstance(error, Stopped), not may_pass(error))):
             raise error.with_traceback(None)  # whose frames hold the records
     finally:
         raised.clear()  # they hold this frame

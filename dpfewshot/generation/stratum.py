@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from dpfewshot import __version__
@@ -162,11 +162,11 @@ class StratumRun:
             if one is not None:
                 yield one
 
-    def start_afresh(self, run: str) -> None:
+    def start_afresh(self, plan: str, run: str) -> None:
         """Drop the reservation, and the lock, which another thread may have held: a child begins anew."""
         self.lock, self.reservation, self.away = threading.RLock(), None, False
         self._late = []
-        self.key = replace(self.key, run=run)
+        self.key = RunKey(plan, run, self.key.stratum)
 
     def hand_over(self) -> None:
         """Leave what is not drawn to another process; `take_back` ends that."""

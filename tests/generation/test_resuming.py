@@ -22,6 +22,7 @@ from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
 from tests.support.accounts import entry_of, outcome
 from tests.support.ledgers import rows
+from tests.support.processes import in_child
 from tests.support.resuming import (
     Dying,
     Interrupted,
@@ -413,6 +414,21 @@ def test_a_child_that_was_forked_within_a_run_makes_nothing_of_it(
     assert told == "['my parcel is late', 'my parcel is late']"
     if durable:
         assert acts(ledger).count("release") == 2  # of an account that agrees with its history
+
+
+def test_a_child_of_a_named_run_makes_one_of_its_own(ledger: str) -> None:
+    told = list[str]()
+
+    def fork(one: dpf.Demonstration) -> None:
+        if one.label == "delivery":  # the last
+            told.append(in_child(lambda: len(made.generate_all())))
+
+    made = synthesizer(ledger=ledger)
+    account(ledger).change_budget(dpf.PrivacyBudget(9.0, 1e-4))
+    both = made.generate_all(resume="night", on_demonstration=fork)
+    assert told == ["2"]
+    with synthesizer(ledger=ledger) as later:
+        assert later.generate_all(resume="night") == both
 
 
 @pytest.mark.parametrize(

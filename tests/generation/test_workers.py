@@ -214,6 +214,16 @@ def test_a_plan_beyond_the_budget_is_refused_with_what_is_left(url: str, remote:
     assert acts(url) == {"create": 1}
 
 
+def test_labels_that_do_not_all_fit_are_refused_before_any_begins(url: str, engine: Executor) -> None:
+    """Else which of them the rest of a budget suffices for would depend on which is faster."""
+    account = dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(9.0, 1e-4), parallel=False)
+    with synthesizer(url) as made:
+        account.change_budget(dpf.PrivacyBudget(1.5 * made.plan.strata[0].spend.epsilon, 1e-4))
+        with pytest.raises(dpf.BudgetExceeded, match="does not fit"):
+            made.generate_all(executor=engine, worker_backend=fleet.sure)
+    assert "reserve" not in acts(url)
+
+
 class Told(Sentence):
     """A model that says which one it is, or names the form of its weights."""
 
