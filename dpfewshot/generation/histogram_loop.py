@@ -3,8 +3,8 @@
 First the model writes texts without any record: their words are expected. Then one draw of records is charged
 and counted for all texts of a label. Everything else reads public numbers:
 
-1. A candidate begins with one of the records' first words, drawn by its noisy share, and its prompt says how
-   long it shall be. It ends not much sooner, and without a mark if most records do.
+1. A candidate begins with one of the records' first words, and its prompt says how long it shall be: both
+   are drawn by their noisy shares. It ends not much sooner, and without a mark if most records do.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
 3. The candidate that is most like the histogram is released, of those that end, share few words with earlier
@@ -251,7 +251,7 @@ class HistogramLoop(TokenLoop):
         return ranked[0]
 
     def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
-        length = histogram.length
+        length = self._one_of(histogram.usual_lengths)
         words = None if length is None else min(length, max(1, max_tokens * 3 // 4))
         return _Style(self._gains(histogram), words, histogram.ends_with_marks)
 
@@ -261,11 +261,16 @@ class HistogramLoop(TokenLoop):
         return hint if len(hint) <= MOST_HINT else []
 
     def _beginning(self, histogram: Histogram) -> list[int]:
-        """One of the records' first words, drawn by its share, if any is known."""
-        if not histogram.firsts:
-            return []
-        tokens, shares = [*histogram.firsts], np.array([*histogram.firsts.values()])
-        return [tokens[Decoding(temperature=1.0).choose(shares, self.random_source)]]
+        """One of the records' first words, if any is known."""
+        first = self._one_of(histogram.firsts)
+        return [] if first is None else [first]
+
+    def _one_of(self, shares: Mapping[int, float]) -> int | None:
+        """One of these, drawn by its share; None of none."""
+        if not shares:
+            return None
+        place = Decoding(temperature=1.0).choose(np.array([*shares.values()]), self.random_source)
+        return [*shares][place]
 
     def _gains(self, histogram: Histogram) -> dict[int, float]:
         """The nats that tokens of words gain or lose: of those that begin no text, and have some letters."""

@@ -4,10 +4,10 @@ Each unit gives one record. Its row has the coordinates below, non-negative inte
 most one grid step times the grid, 1:
 
     coordinate                                  squared weight
-    each of its k distinct words that the       0.54 / k    (0.64 / k without unexpected ones)
+    each of its k distinct words that the       0.40 / k    (0.48 / k without unexpected ones)
       model expects
-    each of its u other distinct words          0.10 / u    (0.64 / u without expected ones)
-    its first word                              0.20
+    each of its u other distinct words          0.08 / u    (0.48 / u without expected ones)
+    its first word                              0.36
     its length in words, in powers of √2        0.08
     its last character: one of .?! or another   0.08
 
@@ -44,10 +44,10 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions
 from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
 
-WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (64, 20, 8, 8))
+WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (48, 36, 8, 8))
 """Squared weights of the parts of a row: they sum to 1."""
 
-_UNEXPECTED: Final = Fraction(10, 100)
+_UNEXPECTED: Final = Fraction(8, 100)
 """Of the words' squared weight, what unexpected words have beside expected ones."""
 
 LENGTHS: Final = 16
@@ -61,14 +61,20 @@ ENDS: Final = ".?!"
 COMMONEST: Final = 1000
 """The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
 
+COMMON: Final = 30_000
+"""The first tokens of a vocabulary among which a word is looked for that texts commonly begin with."""
+
 CLEAR: Final = 5.5
 """Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.006 are noise alone."""
 
 CLEAR_EXPECTED: Final = 2.5
 """The same for what is expected: of 100 words, 0.6 are noise alone, and the model would write them anyway."""
 
-EXPECTED, EXPECTED_FIRST = 100, 20
-"""The most words and first words that are expected."""
+CLEAR_LIKELY: Final = 3.75
+"""The same for a common word that the model knows as a first one: of 400, 0.04 are noise alone."""
+
+EXPECTED, EXPECTED_FIRST, LIKELY_FIRST = 100, 20, 400
+"""The most words and first words that are expected, and the most others among which common ones are known."""
 
 EXPECTING: Final = 4
 """Texts without records in which a model shows what it expects: 12 find 4 to 8 % more of their words."""
@@ -130,19 +136,23 @@ class Expected(NamedTuple):
 
     Attributes:
         words: how often a text has each, by token id as in `Features.words`.
-        firsts: token ids of first words.
+        firsts: token ids of first words, the likeliest first.
     """
 
     words: Mapping[int, float] = MappingProxyType({})
-    firsts: frozenset[int] = frozenset()
+    firsts: Sequence[int] = ()
 
     @classmethod
     def of(cls, words: NDArray[np.float64], firsts: NDArray[np.float64], backend: LogprobBackend) -> Expected:
         """The likeliest words, by how often a text of the model has each token, shapes (V,)."""
+        likely = _likeliest(firsts, backend, subject=False)
         likeliest = islice(_likeliest(words, backend, subject=True), EXPECTED)
         return cls(
             {word: float(words[word]) for word in likeliest},
-            frozenset(islice(_likeliest(firsts, backend, subject=False), EXPECTED_FIRST)),
+            [
+                *islice(likely, EXPECTED_FIRST),
+                *(word for word in islice(likely, LIKELY_FIRST) if word < COMMON),
+            ],
         )
 
     def shares(self) -> dict[int, float]:
@@ -218,10 +228,11 @@ class Histogram:
         return sum(share**2 for part in parts for share in part)
 
     @property
-    def length(self) -> int | None:
-        """The words of a text of the commonest length; None if none is clear of the noise."""
+    def usual_lengths(self) -> dict[int, float]:
+        """Lengths in words more than half as common as the commonest, and how common; {} if that is noise."""
         around = np.convolve(self.lengths, _AROUND, "same")
-        return round(2 ** (int(np.argmax(around)) / 2)) if any(self.lengths) else None
+        usual = np.flatnonzero(around > around.max() / 2)
+        return {round(2 ** (int(at) / 2)): float(around[at]) for at in usual}
 
     @property
     def ends_with_marks(self) -> bool:
@@ -338,12 +349,15 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     vocabulary_size = (len(total) - LENGTHS - len(ENDS) - 1) // 2
     bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
     words, firsts, lengths, ends = (mean[start:end] for start, end in pairwise(bounds))
-    clear, clear_expected = CLEAR * scale / steps, CLEAR_EXPECTED * scale / steps
-    kept: list[dict[int, float]] = []
-    for part, known in ((words, expected.words), (firsts, expected.firsts)):
-        least = np.full(vocabulary_size, clear)
-        least[list(known)] = clear_expected
-        kept.append({int(at): float(part[at]) for at in np.flatnonzero(part > least)})
+    noise = scale / steps
+    clear_expected = CLEAR_EXPECTED * noise
+    least = np.full((2, vocabulary_size), CLEAR * noise)
+    least[0, [*expected.words]] = least[1, expected.firsts[:EXPECTED_FIRST]] = clear_expected
+    least[1, expected.firsts[EXPECTED_FIRST:]] = CLEAR_LIKELY * noise
+    kept = [
+        {int(at): float(part[at]) for at in np.flatnonzero(part > some)}
+        for part, some in zip((words, firsts), least, strict=True)
+    ]
     if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
         lengths = np.zeros_like(lengths)
     marks = ends[:-1].sum()

@@ -23,8 +23,8 @@ def test_the_pictures_are_what_the_script_draws(script: ModuleType) -> None:
 
 
 def test_the_noise_is_enough_for_one_record_of_eight_words(script: ModuleType) -> None:
-    """A record's words have .64 of its row's squared norm, so the noise on a word's share tells σ."""
-    weight = (0.64 / script.WORDS_OF_A_RECORD) ** 0.5
+    """A record's words have .48 of its row's squared norm, so the noise on a word's share tells σ."""
+    weight = (0.48 / script.WORDS_OF_A_RECORD) ** 0.5
     for stated in script.EPSILONS:
         sigma = script.noise_on_share(stated) * script.RECORDS * weight
         assert epsilon(PoissonGaussian(1.0, sigma, 1), delta=script.DELTA).upper <= stated
