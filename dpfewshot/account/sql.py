@@ -219,7 +219,7 @@ class SqlTransaction:
             runs = self._connection.scalars(select(entries.c.run).where(mine)).all()
             if runs and draws.key.run not in runs:
                 raise RunTakenOver(
-                    "another process began this plan at the same time: with resume=True its run is continued"
+                    "another process has begun this plan meanwhile: with resume=True its run is continued"
                 )
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))

@@ -61,7 +61,9 @@ _SENSE: Final = 0.1
 _MOST_SHARED: Final = 2 / 3
 """The share of its words above which a text says again what another one does, with another greeting, say."""
 
-_PLACE: Final = re.compile(r"\[|1234|XXX|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b")
+_PLACE: Final = re.compile(
+    r"\[|1234|X(?:XX|YZ)|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b"
+)
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
 _LEAST: Final = 0.7

@@ -66,7 +66,8 @@ def release_all(
         released = run.released if resume else []
         to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
         shares.append(_Share(run, released, to_do))
-    _check_budget(generation.account, shares)
+    refusal = _refusal(generation.account, shares)
+    to_make = [share for share in shares if refusal is None or share.run.reservation is not None]
     plan, calls = generation.set_up.plan, threading.Lock()
     there = _in_order(plan, shares)
     if on_demonstration is not None:
@@ -87,26 +88,37 @@ def release_all(
                 bar.refresh()
 
         if workers is None:
-            _in_turn(shares, stop, finish, bar)
+            _in_turn(to_make, stop, finish, bar)
         else:
-            _side_by_side(shares, stop, workers, finish)
-    refused = Counter(label for share in shares for label in share.to_do)
+            _side_by_side(to_make, stop, workers, finish)
     made = _in_order(plan, shares)
+    _check_complete(shares, len(made), refusal)
+    return Demonstrations(made)
+
+
+def _check_complete(shares: Iterable[_Share], made: int, refusal: BudgetExceeded | None) -> None:
+    """Name what the budget or the draws did not suffice for."""
+    if refusal is not None:
+        raise refusal.with_traceback(None)  # whose frames hold the records
+    refused = Counter(label for share in shares for label in share.to_do)
     if refused:
         numbers = ", ".join(f"{count} of {label!r}" for label, count in refused.items())
-        others = "one is" if len(made) == 1 else f"{len(made)} are"
+        others = "one is" if made == 1 else f"{made} are"
         raise BudgetExceeded(
             f"{numbers} cannot be made: draws of the plan were interrupted, or went to other callers. The "
             f"other {others} released. A further plan needs further budget"
         )
-    return Demonstrations(made)
 
 
-def _check_budget(account: Account | None, shares: Iterable[_Share]) -> None:
-    """Refuse strata that do not all fit before any begins: else the faster ones would get what is left."""
-    if account is not None:
-        terms = [share.run.terms for share in shares if share.to_do and share.run.reservation is None]
-        account.check((each.scope, each.cost) for each in terms if each.cost is not None)
+def _refusal(account: Account | None, shares: Iterable[_Share]) -> BudgetExceeded | None:
+    """Why strata that have not begun do not all fit: then none begins, else the faster ones would."""
+    terms = [share.run.terms for share in shares if share.to_do and share.run.reservation is None]
+    try:
+        if account is not None:
+            account.check((each.scope, each.cost) for each in terms if each.cost is not None)
+    except BudgetExceeded as refusal:
+        return refusal
+    return None
 
 
 @dataclass(eq=False)

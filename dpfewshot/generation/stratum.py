@@ -316,8 +316,8 @@ class StratumRun:
         """Reserve the plan. If it cannot be recorded, what was reserved is given back."""
         try:
             reservation = Reservation.make(self.account, self.terms)
-        except LedgerError:
-            self.take_back()  # it may have been reserved all the same, and its answer lost
+        except (LedgerError, BudgetExceeded):
+            self.take_back()  # it may have been reserved all the same, its answer lost, or by another process
             if self.reservation is None:
                 raise
             return self.reservation

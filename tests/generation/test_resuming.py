@@ -269,6 +269,15 @@ def test_of_two_that_resume_at_once_one_gets_every_stratum(
     assert acts(ledger).count("release") == 4
 
 
+def test_a_budget_too_small_for_the_rest_withholds_nothing_of_what_has_begun(ledger: str) -> None:
+    interrupted(3, ledger=ledger).close()
+    account(ledger).change_budget(dpf.PrivacyBudget(0.5, 1e-5))
+    told = list[dpf.Demonstration]()
+    with synthesizer(ledger=ledger) as later, pytest.raises(dpf.BudgetExceeded, match="does not fit"):
+        later.generate_all(resume=True, on_demonstration=told.append)
+    assert [one.label for one in told] == ["refund"]
+
+
 def test_two_that_begin_at_once_pay_for_one_run(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_of, both = Account.run_of, threading.Barrier(2)
 

@@ -502,16 +502,17 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 
 
 def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
-    words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " John D", ".", "\n"]
-    model = dpf.backends.Scripted(words, lambda _: [1 / 9] * 9)
+    words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ", " John D"]
+    words += [".", "\n"]
+    model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([word])) for word in range(7)]
+    written = [_Candidate(loop.draft([word])) for word in range(8)]
     for one in written:
-        for token in (7, 8):
+        for token in (8, 9):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, -2, -2, -2, -2, -2, 0]
+    assert flaws == [0, *[-2] * 6, 0]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
