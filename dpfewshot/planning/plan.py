@@ -22,7 +22,7 @@ READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
     "public-centred": (0.15, 0.2),
     InvisibleInk.name: (0.4, 0.6),
-    WordHistogram.name: (0.065, 0.15),
+    WordHistogram.name: (0.06, 0.15),
 }
 """The noise on the mean above which texts had words out of place, and above which they lost their sense.
 
