@@ -231,7 +231,8 @@ class Synthesizer:
         Raises:
             InvalidPlan: `resume` without a ledger, or a worker has no backend or another model.
             BudgetExceeded, BackendError, LedgerError: as `generate`. All demonstrations that draws are left
-                for are made before BudgetExceeded names those that cannot be.
+                for are made before BudgetExceeded names those that cannot be; of labels that have not begun,
+                none if they do not all fit the budget.
         """
         try:
             workers = Workers.of(executor, self.set_up.backend, worker_backend)
