@@ -219,8 +219,10 @@ class HistogramLoop(TokenLoop):
         max_tokens, prompts = request.max_tokens, request.prompts
         if style is not None:
             prompts = (request.subject or prompts).hinted(self._hint(style.words))
-        suffixes = [[*prompts.public_suffix, *one.tokens] for one in candidates]
-        with closing_block(self.backend, prompts.prefix, suffixes, max_tokens) as block:
+        prefix = [*prompts.prefix, *prompts.public_suffix]  # which is evaluated once for all
+        with closing_block(self.backend, prefix, [()] * len(candidates), max_tokens, public=True) as block:
+            if candidates[0].tokens:  # all have a first word, or none has
+                block.append_each([one.tokens[-1] for one in candidates])
             while writing := [
                 (place, one)
                 for place, one in enumerate(candidates)

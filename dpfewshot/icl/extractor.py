@@ -61,7 +61,7 @@ class Extractor(Labeller[str]):
         """
         written: list[list[int]] = [[] for _ in questions]
         unanswered: set[int] = set()
-        with self.prompt.block(questions, self.max_tokens) as block:
+        with self.prompt.block(questions, self.max_tokens, private=True) as block:
             for step in range(self.max_tokens):
                 if step > 0:
                     block.append_each([tokens[-1] for tokens in written])

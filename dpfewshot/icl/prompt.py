@@ -186,9 +186,11 @@ class FewShotPrompt:
     def block(
         self, suffixes: Sequence[Tokens], tokens: int, *, private: bool = False
     ) -> AbstractContextManager[PromptBlock]:
-        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them."""
-        public = tokens == 1 and not private  # backends decode public prompts of several tokens one by one
-        return closing_block(self.backend, self.prefix, suffixes, tokens, public=public)
+        """Open a block of the prompts with these suffixes, whose errors reveal nothing of them.
+
+        With `private`, each prompt is evaluated by itself, so that its answers do not depend on the others.
+        """
+        return closing_block(self.backend, self.prefix, suffixes, tokens, public=not private)
 
     def label_logprobs(
         self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool = False

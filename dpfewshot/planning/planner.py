@@ -84,7 +84,7 @@ class Planner:
     def work(self) -> int:
         """The tokens that the model evaluates for one demonstration, from the caps."""
         if self.mechanism.draws_once:
-            return CANDIDATES * (self.longest_suffix - 1)
+            return self.longest_opening + MOST_HINT + CANDIDATES * (self.settings.max_tokens - 1)
         return self.settings.prompts_per_draw * self.tokens_of_a_prompt
 
     @property

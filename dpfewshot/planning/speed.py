@@ -7,6 +7,8 @@ A demonstration of T tokens makes D = ⌈T/R⌉ draws of M prompts. It takes
 F are the seconds of a first answer to a prompt of the mean length over the draws, for records that fill their
 caps, and S those of a further answer. A prompt that the backend does not keep is evaluated afresh for each.
 Completing a text that is cut off, at most 24 answers to the public prompt, is not counted.
+
+Where words are counted, texts are written side by side after one public prompt, and no prompt is private.
 """
 
 from __future__ import annotations
@@ -45,12 +47,14 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     probe.answered(1, 1)  # evaluates the prefix, and allocates memory
     if kept and tokens > 1:
         replace(probe, seconds=0.0).step(1, 1)  # likewise
-        public = probe.first(opening, 1) + (tokens - 1) * probe.step(opening, 1, public=True)
+        whole = probe.first(opening, 1)
+        further = (tokens - 1) * probe.step(opening, CANDIDATES if counts_words else 1, public=True)
     else:
-        public = tokens * probe.first(opening + tokens // 2, 1)
+        whole, further = 0.0, tokens * probe.first(opening + tokens // 2, 1)
     if counts_words:
-        expecting = EXPECTING * sum(len(stratum.labels) for stratum in plan.strata)
-        return (plan.demonstrations * CANDIDATES + expecting) * public
+        texts, labels = plan.demonstrations, sum(len(stratum.labels) for stratum in plan.strata)
+        return (texts + labels) * whole + (texts * CANDIDATES + labels * EXPECTING) * further
+    public = whole + further
     drawn = planner.longest_suffix - tokens + shared * (draws - 1) // 2
     first, step, afresh = probe.first(drawn, most), 0.0, 0.0
     if kept and tokens > draws:

@@ -158,7 +158,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. A
         private one of several tokens waits until those that other threads opened or asked for before it are
         closed, or not asked for `threads.PATIENCE`. In a public block of one token, a prompt that begins with
-        the whole of an earlier one continues it.
+        the whole of an earlier one continues it. One of several tokens takes steps without dummies, in which
+        the last bits of an answer may depend on the other prompts.
         """
         with self._guard():
             start = prefix if self._model.bos is None else (self._model.bos, *prefix)
@@ -169,10 +170,10 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
-        if public or (tokens == 1 and self._lanes == 1):
-            use = Use.PUBLIC
+        if tokens == 1:
+            use = Use.PUBLIC if public or self._lanes == 1 else Use.WHOLE
         else:
-            use = Use.WHOLE if tokens == 1 else Use.STEPS
+            use = Use.PUBLIC if public and len(suffixes) == 1 else Use.STEPS
         room = self.context_tokens - len(start) - (tokens - 1)
         turn = self._turns.take() if use is Use.STEPS else Turn(self._turns)
         try:
@@ -355,7 +356,10 @@ class StreamBlock:
         if tokens > 1:
             pools.take(len(chunks), places)  # which the finalizer owns: an interrupt loses none
         kept = zip(places, chunks[: len(places)], strict=True)
-        self._kept = [(pool, PromptBatch(chunk, group)) for (pool, group), chunk in kept]
+        self._kept = [  # a step of public prompts needs no dummies
+            (pool, PromptBatch(chunk, group[: len(chunk)] if public else group))
+            for (pool, group), chunk in kept
+        ]
         self._waves = [PromptBatch(each, None, sequential=sequential) for each in chunks[len(places) :]]
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
