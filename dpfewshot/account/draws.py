@@ -20,6 +20,7 @@ from dpfewshot.account.history import LEASE, VERIFY, Details, hash_if_readable, 
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
+BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
 

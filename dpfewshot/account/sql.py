@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.account.amounts import Amount
 from dpfewshot.account.database import Database
-from dpfewshot.account.draws import DrawCounts, columns, draws_of
+from dpfewshot.account.draws import BEGUN, DrawCounts, columns, draws_of
 from dpfewshot.account.history import (
     CANCELLED,
     CREATE,
@@ -218,9 +218,7 @@ class SqlTransaction:
             mine = (entries.c.account_id == self._settings.number) & (entries.c.plan == draws.key.plan)
             runs = self._connection.scalars(select(entries.c.run).where(mine)).all()
             if runs and draws.key.run not in runs:
-                raise RunTakenOver(
-                    "another process has begun this plan meanwhile: with resume=True its run is continued"
-                )
+                raise RunTakenOver(BEGUN)
         values = {"account_id": self._settings.number, "scope": scope, **tally.cost._asdict()}
         statement = insert(entries).values(**values, renyi=tally.stated, state=RESERVED, **columns(draws))
         number = self._connection.execute(statement.returning(entries.c.id)).scalar_one()

@@ -99,8 +99,9 @@ class Generation:
     def resume(self, name: str) -> None:
         """Continue the newest run of this plan and name in the ledger, or begin one.
 
-        Whoever held it draws no more. A synthesizer that has reserved for itself under this name continues
-        its own run, and leaves one of another name open. The name is empty for those that nobody named.
+        Whoever held it draws no more of what it has begun. A synthesizer that has reserved for itself under
+        this name continues its own run, and leaves one of another name open. The name is empty for those that
+        nobody named.
         """
         if self.account is None or not self.account.durable:
             raise InvalidPlan(

@@ -110,13 +110,15 @@ def _check_complete(shares: Iterable[_Share], made: int, refusal: BudgetExceeded
         )
 
 
-def _refusal(account: Account | None, shares: Iterable[_Share]) -> BudgetExceeded | None:
+def _refusal(account: Account | None, shares: Sequence[_Share]) -> BudgetExceeded | None:
     """Why strata that have not begun do not all fit: then none begins, else the faster ones would."""
     terms = [share.run.terms for share in shares if share.to_do and share.run.reservation is None]
     try:
         if account is not None:
             account.check((each.scope, each.cost) for each in terms if each.cost is not None)
     except BudgetExceeded as refusal:
+        for share in shares:
+            share.run.check_first()
         return refusal
     return None
 

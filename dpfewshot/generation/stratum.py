@@ -15,11 +15,11 @@ from functools import partial
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
-from dpfewshot.account.draws import RunKey, Terms
+from dpfewshot.account.draws import BEGUN, RunKey, Terms
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
-from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
@@ -137,15 +137,20 @@ class StratumRun:
             self.check_open()
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
-            begun = self.reservation.unfinished.get(label, []) if self.reservation else []
+            reservation, others = self.reservation, without(others, self._late)
+            begun = reservation.unfinished.get(label, []) if reservation else []
             own = max(0, left - len(others) * each)
-            if begun or 0 < own < each:
+            if label in (one.label for one in self._late):  # it costs no draw
+                pass
+            elif begun or 0 < own < each:
                 tokens = min(tokens, len(begun) + own * settings.tokens_per_draw)
             elif left < each:
                 return None
             try:
                 return self.release(label, tokens, stop, on_token) if tokens else None
             except BudgetExceeded:
+                if reservation is None and self.reservation is not None:  # another process had begun it
+                    return self.make(label, others, stop, on_token)
                 if self.draws_left:
                     raise
                 return None
@@ -214,6 +219,13 @@ class StratumRun:
             self.reservation.hand_over()
         else:
             self.reservation.close()
+
+    def check_first(self) -> None:
+        """Refuse to begin a plan that another process has begun meanwhile, before its cost is refused."""
+        if self.account is not None and self.key.first:
+            keys = [entry.draws.key for entry in self.account.run_of(self.key.plan)]
+            if any(key is not None and key.run != self.key.run for key in keys):
+                raise RunTakenOver(BEGUN)
 
     def check_open(self) -> None:
         """Refuse further work after `close`."""
@@ -316,10 +328,14 @@ class StratumRun:
         """Reserve the plan. If it cannot be recorded, what was reserved is given back."""
         try:
             reservation = Reservation.make(self.account, self.terms)
+        except RunTakenOver:
+            raise
         except (LedgerError, BudgetExceeded):
             self.take_back()  # it may have been reserved all the same, its answer lost, or by another process
             if self.reservation is None:
+                self.check_first()
                 raise
+            self._late += self.released
             return self.reservation
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:

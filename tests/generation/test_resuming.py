@@ -20,6 +20,7 @@ import dpfewshot as dpf
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import DrawCounts, columns, draws_of
 from dpfewshot.account.reservation import Reservation
+from tests.support import factory
 from tests.support.accounts import entry_of, outcome
 from tests.support.ledgers import rows
 from tests.support.processes import in_child
@@ -279,11 +280,12 @@ def test_a_budget_too_small_for_the_rest_withholds_nothing_of_what_has_begun(led
 
 
 def test_two_that_begin_at_once_pay_for_one_run(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_of, both = Account.run_of, threading.Barrier(2)
+    run_of, both, waiting = Account.run_of, threading.Barrier(2), ["first", "second"]
 
     def finds_none(self: Account, *arguments: Any) -> Any:
         found = run_of(self, *arguments)
-        if len(arguments) == 1:  # who begins asks for a whole run
+        if len(arguments) == 1 and waiting:  # who begins asks for a whole run
+            waiting.pop()
             both.wait(30)
         return found
 
@@ -296,6 +298,45 @@ def test_two_that_begin_at_once_pay_for_one_run(ledger: str, monkeypatch: pytest
         assert set(threads.map(run, range(2))) != {None}  # at least one ends with an error
     with synthesizer(ledger=ledger) as later:
         assert [one.text for one in later.generate_all(resume=True)] == ["my parcel is late"] * 2
+    assert acts(ledger).count("reserve") == 2
+
+
+def test_who_begins_second_is_not_told_to_buy_budget(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check, others = Account.check, list[dpf.Demonstration]()
+
+    def begun_before(self: Account, plans: Any) -> Any:
+        monkeypatch.setattr(Account, "check", check)
+        others.extend(synthesizer(ledger=ledger).generate_all(resume=True))
+        return check(self, plans)
+
+    with synthesizer(ledger=ledger) as made:
+        monkeypatch.setattr(Account, "check", begun_before)
+        with pytest.raises(dpf.LedgerError, match="another process has begun this plan"):
+            made.generate_all(resume=True)
+    assert [one.text for one in others] == ["my parcel is late"] * 2
+
+
+@pytest.mark.parametrize("options", [{}, factory.COUNTING], ids=["draws", "a histogram"])
+def test_what_another_process_begins_during_a_resume_is_of_the_run(ledger: str, options: Any) -> None:
+    """The other one was not stopped: it begins a label that neither had begun."""
+
+    def told(one: dpf.Demonstration) -> None:
+        seen.append(one)
+        if len(seen) == 1:
+            raise Interrupted
+        if len(seen) == 3:  # told of the first one again, and of one of its own
+            theirs.append(other.generate("delivery"))
+
+    seen, theirs = list[dpf.Demonstration](), list[dpf.Demonstration]()
+    other, made = (synthesizer(ledger=ledger, shots_per_label=2, **options) for _ in "ab")
+    with pytest.raises(Interrupted):
+        other.generate_all(resume=True, on_demonstration=told)
+    found = made.generate_all(resume=True, on_demonstration=told)
+    assert [one.label for one in found] == ["refund", "delivery"] * 2
+    assert theirs[0] in found
+    assert sorted(map(repr, seen[1:])) == sorted(map(repr, found))
+    with synthesizer(ledger=ledger, shots_per_label=2, **options) as later:
+        assert sorted(map(repr, later.generate_all(resume=True))) == sorted(map(repr, found))
     assert acts(ledger).count("reserve") == 2
 
 
