@@ -220,8 +220,8 @@ class Synthesizer:
                 those that an earlier process released, which may have ended before it was told.
             resume: continue the newest run of this plan in the account, which must be a ledger's, or begin
                 one. What it released is returned and not paid for again. A process that still runs it draws
-                no more of what it has begun (docs/proofs/resuming.md). A string names the run, for those who make
-                several with one plan: one a night, say.
+                no more of what it has begun (docs/proofs/resuming.md). A string names the run, for those who
+                make several with one plan: one a night, say.
             executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
                 need an account of a ledger.
