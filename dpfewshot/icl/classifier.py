@@ -1,7 +1,12 @@
-"""Classification by the probability of each label, with contextual calibration (Zhao et al., ICML 2021)."""
+"""Classification by the probability of each label, with contextual calibration.
+
+Its content-free texts are those of Zhao et al. (ICML 2021). If each label has a demonstration, they are mixed
+words of the demonstrations (Fei, Hou, Chen, Bosselut, ACL 2023), which show what a prompt biases a model to.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +25,12 @@ from dpfewshot.values import Demonstration
 
 CONTENT_FREE: Final = ("N/A", "[MASK]", "")
 """Content-free texts: the model's answers to them are its bias (Zhao et al., section 5)."""
+
+_MIXED: Final = 20
+"""Content-free texts of the demonstrations' words."""
+
+_LONGEST: Final = 40
+"""The most words of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,8 @@ class Classifier(Labeller[Prediction]):
 
     A label of several tokens is scored as a whole (see `LabelTree`). Contextual calibration divides the
     probabilities p by p_cf, those of content-free texts, and normalises: W = diag(p_cf)⁻¹ and b = 0 of Zhao
-    et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels.
+    et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels; or, if each label has a
+    demonstration, over 20 texts of their words, drawn from each label's in turn (Fei et al.).
 
     The prefix of instruction and demonstrations is evaluated once if the backend can keep it.
 
@@ -48,7 +60,7 @@ class Classifier(Labeller[Prediction]):
         task: a task with labels, or the prompt's format.
         backend: sees the texts, and needs no further trust.
         demonstrations: released demonstrations in prompt order; without any, the prompt is zero-shot.
-        calibrated: whether to calibrate, which evaluates three short texts now.
+        calibrated: whether to calibrate, which evaluates 3 or 20 short texts now.
         calibration: what `dpf.release_calibration` released for these demonstrations and this model's tokens.
             It replaces contextual calibration.
 
@@ -73,7 +85,8 @@ class Classifier(Labeller[Prediction]):
         *,
         calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(FewShotPrompt(task, backend, demonstrations))
+        shown = tuple(demonstrations)
+        super().__init__(FewShotPrompt(task, backend, shown))
         if self.format.labels is None:
             raise InvalidTask("the task's labels are free: use Extractor, or give the labels to choose from")
         self.labels: tuple[str, ...] = self.format.labels
@@ -83,7 +96,7 @@ class Classifier(Labeller[Prediction]):
         if calibration is not None:
             self.bias = self._released(calibration)
         elif calibrated:
-            self.bias = self._content_free()
+            self.bias = self._content_free(shown)
 
     def __repr__(self) -> str:
         return f"Classifier(labels={self.labels}, calibrated={self.calibrated})"
@@ -114,11 +127,18 @@ class Classifier(Labeller[Prediction]):
             )
         return np.array(calibration.bias)
 
-    def _content_free(self) -> NDArray[np.float64]:
+    def _content_free(self, shown: Sequence[Demonstration]) -> NDArray[np.float64]:
         """Return log p_cf."""
-        texts = map(self.format.layout.repeated, CONTENT_FREE)
-        logprobs = self._logprobs([(None, self.prompt.question(text)) for text in texts])
-        bias: NDArray[np.float64] = np.logaddexp.reduce(logprobs) - np.log(len(CONTENT_FREE))
+        layout = self.format.layout
+        words = {label: list[str]() for label in self.labels}
+        for one in shown:
+            words[one.label] += " ".join(layout.values(one.text)).split()
+        texts: Iterable[str] = CONTENT_FREE
+        if all(words.values()):
+            length = sum(map(len, words.values())) // (len(shown) * len(layout.fields))
+            texts = _mixed([*words.values()], min(_LONGEST, max(1, length)))
+        questions = [(None, self.prompt.question(layout.repeated(text))) for text in texts]
+        bias: NDArray[np.float64] = np.logaddexp.reduce(self._logprobs(questions)) - np.log(len(questions))
         if not np.isfinite(bias).all():
             raise BackendError(
                 "the backend gives a label probability 0 for content-free text, so predictions cannot be "
@@ -133,6 +153,17 @@ class Classifier(Labeller[Prediction]):
             if not np.isfinite(score.max()):
                 raise no_answer(position)
         return _normalised(scores)
+
+
+def _mixed(words: Sequence[Sequence[str]], length: int) -> Iterator[str]:
+    """Texts of this many words, drawn from those of each label in turn, by a hash: always the same."""
+    for number in range(_MIXED):
+        drawn = []
+        for place in range(number * length, (number + 1) * length):
+            of_label = words[place % len(words)]
+            digest = hashlib.sha256(str(place).encode()).digest()
+            drawn.append(of_label[int.from_bytes(digest, "big") % len(of_label)])
+        yield " ".join(drawn)
 
 
 def _normalised(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -60,6 +60,20 @@ def test_p_cf_is_the_mean_over_three_texts_that_say_nothing() -> None:
     assert (biased().bias == 0).all()
 
 
+def test_with_a_demonstration_of_each_label_p_cf_is_the_mean_over_their_words_mixed() -> None:
+    every = [ROSE, shown("sky", "light blue"), shown("sea", "blue"), shown("sea", "blue")]
+    backend = Colours()
+    classifier = icl.Classifier(COLOURS, backend, every)
+    asked = [prompt.rsplit("Thing: ", 1)[1].split("\n")[0] for prompt in backend.prompts[::2]]
+    assert len(asked) == 20
+    assert {"rose", "sky", "sea"} == set(asked)
+    assert max(map(asked.count, asked)) == 7, "labels take turns, however many demonstrations they have"
+    alone = icl.Classifier(COLOURS, Colours(), every, calibrated=False).predict_proba(asked)
+    assert np.exp(classifier.bias) == pytest.approx(alone.mean(axis=0), rel=1e-6)
+    assert classifier.predict(["rose", "sky", "sea"]) == ["red", "light blue", "blue"]
+    assert (icl.Classifier(COLOURS, Colours(), every).bias == classifier.bias).all()
+
+
 def test_the_prompt_is_the_one_that_to_prompt_writes_and_only_label_tokens_are_asked_for() -> None:
     backend = Colours()
     classifier = icl.Classifier(COLOURS, backend, [ROSE, shown("sky", "light blue")])
