@@ -189,6 +189,10 @@ class Database:
             raise
         except (SQLAlchemyError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
             raise LedgerError(f"{self.name}: {_describe(error, self._url)}") from None
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._engine.dispose()  # Ctrl-C may have left the only connection taken for good
+            raise
 
     @contextmanager
     def _turn(self, *, create: bool) -> Iterator[None]:

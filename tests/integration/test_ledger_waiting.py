@@ -9,10 +9,10 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from dpfewshot.account.database import Database
 from dpfewshot.account.draws import DrawCounts
@@ -133,3 +133,25 @@ def test_accounts_do_not_wait_for_each_other(postgresql_url: str) -> None:
             assert late.is_alive()  # the same account waits
         late.join()
         assert busy.entries == 1
+
+
+def test_an_interrupt_that_keeps_the_connection_holds_up_no_later_call(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within SQLAlchemy, between the pool's only connection and whoever would give it back."""
+    take, taken = Engine.raw_connection, list[Any]()
+
+    def interrupted(self: Engine) -> object:
+        taken.append(take(self))
+        raise KeyboardInterrupt
+
+    with BudgetLedger.open(postgresql_url) as ledger:
+        account = ledger.create("tickets", PrivacyBudget(1.0, 1e-5))
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "raw_connection", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                account.reserve(None, COST, {}, DRAWS)
+        asked = time.monotonic()
+        assert account.spent == PrivacySpend(0.0, 0.0)
+        assert time.monotonic() - asked < 15, "it waited as for another thread"
+        taken[0].invalidate()
