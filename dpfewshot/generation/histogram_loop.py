@@ -72,6 +72,9 @@ _LEAST: Final = 0.7
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
 
+_FEWEST: Final = 3
+"""Words of a text that says something, such as "hi" does not."""
+
 _RECORDS_AT_ONCE: Final = 1000
 
 
@@ -83,11 +86,13 @@ class _Style:
         gains: the nats that words gain or lose.
         words: how many it shall have; None if that is not known.
         marks: whether its sentences end with a mark.
+        prompted: what it has from its prompt if it says it: the length, and the label's field.
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
     words: int | None = None
     marks: bool = True
+    prompted: tuple[str, ...] = ()
 
     @property
     def least(self) -> int:
@@ -95,8 +100,12 @@ class _Style:
         return int(_LEAST * (self.words or 0))
 
     def is_told_in(self, text: str) -> bool:
-        """Whether a text names the length that its prompt does, as in "a comedy of 16 minutes"."""
-        return self.words is not None and re.search(rf"\b{self.words}\b", text) is not None
+        """Whether a text repeats its prompt: "a comedy of 16 minutes", "is there a queue for age limits?"."""
+        return any(re.search(rf"\b{re.escape(each)}\b", text, re.IGNORECASE) for each in self.prompted)
+
+    def is_short(self, text: str) -> bool:
+        """Whether a text says nothing, and the records are longer, as far as is known."""
+        return len(text.split()) < min(_FEWEST, self.words or _FEWEST)
 
 
 @dataclass(eq=False)
@@ -134,8 +143,9 @@ class _Candidate:
     ) -> tuple[int, float]:
         """Less its flaws, which come first; and its likeness to the histogram with its sense."""
         flaws = (
-            4 * (self.text in ("", *earlier))
-            + 2 * bool(self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text))
+            8 * (self.text in ("", *earlier))
+            + 4 * bool(self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text))
+            + 2 * style.is_short(self.text)
             + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
         )
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
@@ -144,9 +154,14 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class HistogramLoop(TokenLoop):
-    """Generates from one histogram a label. See `TokenLoop`; `random_source` is for tests alone."""
+    """Generates from one histogram a label. See `TokenLoop`; `random_source` is for tests alone.
+
+    Attributes:
+        label_field: the label's name in prompts.
+    """
 
     random_source: RandomSource | None = None
+    label_field: str = ""
     _spelling: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens(self, request: TextRequest) -> Generator[int]:
@@ -257,7 +272,10 @@ class HistogramLoop(TokenLoop):
     def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
         length = self._one_of(histogram.usual_lengths)
         words = None if length is None else min(length, max(1, max_tokens * 3 // 4))
-        return _Style(self._gains(histogram), words, histogram.ends_with_marks)
+        said = {self._spelled(word).strip() for word in histogram.words}
+        named = self.label_field if self.label_field.lower() not in said else ""
+        prompted = tuple(each for each in (named, str(words or "")) if each)
+        return _Style(self._gains(histogram), words, histogram.ends_with_marks, prompted)
 
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""

@@ -84,7 +84,8 @@ class SetUp:
     def loop(self) -> TokenLoop:
         """Generates token by token, or text by text from a histogram."""
         if self.mechanism.draws_once:
-            return HistogramLoop(self.backend, self.task.layout, self.certified, self.random_source)
+            own = self.random_source, self.task.label_field
+            return HistogramLoop(self.backend, self.task.layout, self.certified, *own)
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property

@@ -507,12 +507,12 @@ def test_a_text_with_a_place_for_a_name_or_a_number_is_behind_all_others():
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([word])) for word in range(8)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(8)]
     for one in written:
         for token in (8, 9):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-2] * 6, 0]
+    assert flaws == [0, *[-4] * 6, 0]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -587,6 +587,23 @@ def test_texts_end_without_a_mark_if_most_records_do(ends, sentence, share):
     assert not any(one.draft.cut_off for one in found)
 
 
+@pytest.mark.parametrize(("words", "told"), [({}, True), ({1: 0.1}, False)], ids=["not theirs", "theirs"])
+def test_a_text_that_names_its_labels_field_is_behind_unless_records_do(words, told):
+    model = dpf.backends.Scripted([" in", " queue", "\n"], lambda _: [0.1, 0.2, 0.7])
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout, label_field="Queue")
+    style = loop._style(Histogram(words, {}, FLAT, [1.0] * 4, {}), 30)  # noqa: SLF001 - as it is chosen by
+    assert style.is_told_in("Is there a queue?") is told
+    assert not style.is_told_in("I queued for hours.")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "short"),
+    [(None, "hi", True), (None, "I sold it.", False), (1, "hi", False), (12, "Sold it.", True)],
+)
+def test_a_text_of_one_word_is_short_unless_the_records_are(words, text, short):
+    assert _Style(words=words).is_short(text) is short
+
+
 def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others():
     model = dpf.backends.Scripted(
         [" a", " film", " of", " 16", " 160", " minutes", ".", "\n"], lambda _: [0.1] * 8
@@ -595,8 +612,8 @@ def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others(
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
     leaky, other = (_Candidate(loop.draft([0, 1, 2, number, 5, 6, 7])) for number in (3, 4))
     worths = [
-        [one.worth(flat, model.tokenize, [], _Style(words=words))[0] for one in (leaky, other)]
-        for words in (None, 16)
+        [one.worth(flat, model.tokenize, [], _Style(prompted=told))[0] for one in (leaky, other)]
+        for told in ((), ("16",))
     ]
     assert worths[0][0] == worths[0][1] == worths[1][1] > worths[1][0]
 
