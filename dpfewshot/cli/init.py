@@ -65,8 +65,8 @@ _WORDS: Final = 4
 _NO_WRITER: Final = frozenset({"account", "policy", "record"})
 """Units that send no message."""
 
-_NO_NOUN: Final = frozenset({"about", "concerning", "concerns", "for", "is", "re", "regarding"})
-"""Names of label columns that a prompt cannot use: "of the given about"."""
+_NO_NOUN: Final = frozenset({"about", "concerning", "concerns", "for", "is", "queue", "re", "regarding"})
+"""Names of label columns that a prompt cannot use: "of the given about"; or that texts take for a thing."""
 
 _AFTER_A_NOUN: Final = re.compile(
     r"an?|the|that|which|whom?|whose|of|to|from|about|in|on|for|by|with|at|as|and|or|sent|written|.+(ing|ed)|,"
@@ -300,7 +300,8 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         column = given[option]
         if column not in {None, NONE, *columns} and column.partition(".")[0] not in columns:
             flag = "--" + option.replace("_", "-")
-            raise InvalidRecords(f"{file}: there is no column {column!r}: {flag} names one as the file does")
+            there = ", ".join(map(on_one_line, columns))
+            raise InvalidRecords(f"{file}: there is no column {column!r} for {flag}: there are {there}")
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:
@@ -434,7 +435,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
         "label_field": label_field,
     }
     written = {key: _toml(value) for key, value in values.items()}
-    descriptions = meanings or {"Phone payments": "paying in a shop with the phone"}
+    descriptions = meanings or {labels[0]: "what it is about, as its writer would say it"}
     lines = [
         "[task.label_descriptions]  # what a label means: texts take turns with what semicolons part",
         *(f"{_toml(label)} = {_toml(meaning)}" for label, meaning in descriptions.items()),

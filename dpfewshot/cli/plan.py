@@ -93,7 +93,7 @@ _LISTED: Final = 12
 
 _OF_A_LETTER: Final = re.compile(r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
 
-_TRIED, _TRIED_TOKENS = 6, 40
+_TRIED, _TRIED_TOKENS = 10, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""
 
 

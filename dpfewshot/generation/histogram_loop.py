@@ -66,6 +66,9 @@ _PLACE: Final = re.compile(
 )
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
+_ASSISTANT: Final = re.compile(r"\b(?:can|could|may) (?:I|we) (?:assist|help) you\b", re.IGNORECASE)
+"""What a model says as the assistant that it is: "How can we help you reset your PIN?"."""
+
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
 
@@ -144,7 +147,7 @@ class _Candidate:
         """Less its flaws, which come first; and its likeness to the histogram with its sense."""
         flaws = (
             8 * (self.text in ("", *earlier))
-            + 4 * bool(self.draft.cut_off or _PLACE.search(self.text) or style.is_told_in(self.text))
+            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or _is_no_writers(self.text))
             + 2 * style.is_short(self.text)
             + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
         )
@@ -354,6 +357,11 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     near = np.flatnonzero(scores > scores.max() - _NEAR)
     kept: list[int] = near[np.argsort(-scores[near])[:_TOP_K]].tolist()
     return kept
+
+
+def _is_no_writers(text: str) -> bool:
+    """Whether a text has what only a model writes."""
+    return bool(_PLACE.search(text) or _ASSISTANT.search(text))
 
 
 def _shared(one: str, other: str) -> float:

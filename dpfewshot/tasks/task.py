@@ -111,7 +111,10 @@ class Task:
         object.__setattr__(self, "label_descriptions", dict(described) or None)  # the caller's may change
         for label, meaning in described.items():
             if label not in (self.labels or ()):
-                raise InvalidTask(f"the task has no label {label!r}, which label_descriptions describes")
+                there = ", ".join(self.labels or ()) or "none that are given"
+                raise InvalidTask(
+                    f"the task has no label {label!r}, which label_descriptions describes: there are {there}"
+                )
             _check_line(meaning, f"label_descriptions of {label!r}")
 
     def _check_schema(self) -> None:

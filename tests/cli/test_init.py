@@ -207,7 +207,11 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         ("body topic", "--yes --unit none --label-column body --text topic", "may tell of records"),
         ("body topic", "--yes --unit none --label-column body --text body", "have one column"),
         ("body topic customer_id", "--yes --unit none --label-column customer_id", "may tell of records"),
-        ("body topic customer_id", "--yes --unit custmer_id", "no column 'custmer_id': --unit names one"),
+        (
+            "body topic customer_id",
+            "--yes --unit custmer_id",
+            "no column 'custmer_id' for --unit: there are body, topic, customer_id",
+        ),
         ("body topic", "--yes --unit none --text swordfish", "no column 'swordfish'"),
         ("body topic", "", "give --yes"),
         ("body topic", "--yes --unit none --epsilon 0", "'epsilon': epsilon must be a positive number"),
