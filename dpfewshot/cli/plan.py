@@ -214,11 +214,11 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
     settings, noisy = plan.settings, noisy_strata(plan)
     well = [label for one in plan.strata if one not in noisy for label in one.labels]
     readable = "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
-    of_each = " of each label" if needed.scope else ""
+    whose, of_each = "records of " * (unit is not None), " of each label" if needed.scope else ""
     ways = {
         f"--epsilon {math.ceil(100 * (needed.epsilon or 0)) / 100:g}": needed.epsilon,
         f"--max-tokens {needed.max_tokens}": needed.max_tokens,
-        f"{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+        f"{whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
         f"the other labels alone, which lose nothing by it:{readable}": readable,
     }
     if any(ways.values()):

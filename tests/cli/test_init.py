@@ -551,7 +551,7 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
 
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
-    helps = r"--epsilon ([\d.]+); --max-tokens (\d+); (\d+) customers of each label$"
+    helps = r"--epsilon ([\d.]+); --max-tokens (\d+); records of (\d+) customers of each label$"
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
