@@ -111,6 +111,7 @@ class Generation:
         with self.no_draws():
             for run in self.runs:
                 run.check_open()  # a closed one takes nothing from others
+                run.late.clear()  # what was not returned is among what the run has released
             plan = self._plan_of(name)
             begun = [run for run in self.runs if run.reservation is not None]
             if begun and begun[0].key.plan == plan:

@@ -117,6 +117,9 @@ def _refusal(account: Account | None, shares: Sequence[_Share]) -> BudgetExceede
         if account is not None:
             account.check((each.scope, each.cost) for each in terms if each.cost is not None)
     except BudgetExceeded as refusal:
+        found = [share.run.find() for share in shares if share.run.reservation is None]
+        if any(found):
+            return _refusal(account, shares)
         for share in shares:
             share.run.check_first()
         return refusal

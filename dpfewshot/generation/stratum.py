@@ -40,6 +40,7 @@ class StratumRun:
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
         away: whether another process may have it.
+        late: what is recorded and was not returned, since its record came late or is another process's.
         lock: held by the thread that generates.
     """
 
@@ -54,7 +55,7 @@ class StratumRun:
     closed: bool = field(default=False, init=False)
     away: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    _late: list[Demonstration] = field(default_factory=list, init=False, repr=False)  # recorded, not returned
+    late: list[Demonstration] = field(default_factory=list, init=False, repr=False)
 
     @property
     def cost(self) -> EventCost | None:
@@ -135,12 +136,14 @@ class StratumRun:
         """
         with stop.holding(self.lock):
             self.check_open()
+            if self.reservation is None:
+                self.find()
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
-            reservation, others = self.reservation, without(others, self._late)
+            reservation, others = self.reservation, without(others, self.late)
             begun = reservation.unfinished.get(label, []) if reservation else []
             own = max(0, left - len(others) * each)
-            if label in (one.label for one in self._late):  # it costs no draw
+            if label in (one.label for one in self.late):  # it costs no draw
                 pass
             elif begun or 0 < own < each:
                 tokens = min(tokens, len(begun) + own * settings.tokens_per_draw)
@@ -170,7 +173,7 @@ class StratumRun:
     def start_afresh(self, plan: str, run: str) -> None:
         """Drop the reservation, and the lock, which another thread may have held: a child begins anew."""
         self.lock, self.reservation, self.away = threading.RLock(), None, False
-        self._late = []
+        self.late = []
         self.key = RunKey(plan, run, self.key.stratum)
 
     def hand_over(self) -> None:
@@ -184,7 +187,7 @@ class StratumRun:
         """Leave the run to other processes for good, with what it has released and not returned."""
         with self.lock:
             self.hand_over()
-            self.reservation, self.away, self._late = None, False, []
+            self.reservation, self.away, self.late = None, False, []
 
     def take_back(self) -> None:
         """Take the stratum's row in the ledger over from whoever has it, if somebody else has it."""
@@ -201,6 +204,15 @@ class StratumRun:
                     break
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
+
+    def find(self) -> bool:
+        """Take the stratum over from a process that has begun it meanwhile; whether one has.
+
+        What it released is late: the caller was not told.
+        """
+        self.take_back()
+        self.late += self.released
+        return self.reservation is not None
 
     def close(self) -> None:
         """Draw no more. Give back what never drew; settle what is complete or in memory; leave the rest open.
@@ -239,10 +251,10 @@ class StratumRun:
     ) -> Demonstration:
         with stop.holding(self.lock), self._reserved() as reservation:
             late = reservation.finish_release()
-            self._late += [] if late is None else [from_line(late)]
-            for one in self._late:
+            self.late += [] if late is None else [from_line(late)]
+            for one in self.late:
                 if one.label == label:
-                    self._late.remove(one)
+                    self.late.remove(one)
                     return one
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
             most = len(released) + self.draws_left * set_up.plan.settings.tokens_per_draw
@@ -331,12 +343,10 @@ class StratumRun:
         except RunTakenOver:
             raise
         except (LedgerError, BudgetExceeded):
-            self.take_back()  # it may have been reserved all the same, its answer lost, or by another process
-            if self.reservation is None:
-                self.check_first()
-                raise
-            self._late += self.released
-            return self.reservation
+            if self.find() and self.reservation is not None:  # perhaps its own, the answer lost
+                return self.reservation
+            self.check_first()
+            raise
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
             self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)

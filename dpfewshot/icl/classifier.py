@@ -52,7 +52,8 @@ class Classifier(Labeller[Prediction]):
     A label of several tokens is scored as a whole (see `LabelTree`). Contextual calibration divides the
     probabilities p by p_cf, those of content-free texts, and normalises: W = diag(p_cf)⁻¹ and b = 0 of Zhao
     et al. p_cf is the mean over `CONTENT_FREE`, normalised over the labels; or, if each label has a
-    demonstration, over 20 texts of their words, drawn from each label's in turn (Fei et al.).
+    demonstration and the context suffices, over 20 texts of their words, drawn from each label's in turn (Fei
+    et al.).
 
     The prefix of instruction and demonstrations is evaluated once if the backend can keep it.
 
@@ -129,15 +130,21 @@ class Classifier(Labeller[Prediction]):
 
     def _content_free(self, shown: Sequence[Demonstration]) -> NDArray[np.float64]:
         """Return log p_cf."""
-        layout = self.format.layout
+        layout, context = self.format.layout, self.prompt.backend.context_tokens
         words = {label: list[str]() for label in self.labels}
         for one in shown:
             words[one.label] += " ".join(layout.values(one.text)).split()
-        texts: Iterable[str] = CONTENT_FREE
+
+        def asked(texts: Iterable[str]) -> list[tuple[None, list[int]]]:
+            return [(None, self.prompt.question(layout.repeated(text))) for text in texts]
+
+        questions = asked(CONTENT_FREE)
         if all(words.values()):
             length = sum(map(len, words.values())) // (len(shown) * len(layout.fields))
-            texts = _mixed([*words.values()], min(_LONGEST, max(1, length)))
-        questions = [(None, self.prompt.question(layout.repeated(text))) for text in texts]
+            mixed = asked(_mixed([*words.values()], min(_LONGEST, max(1, length))))
+            longest = max(len(each) for _, each in mixed) + max(map(len, self.tree.beginnings))
+            if context is None or len(self.prompt.prefix) + longest < context:
+                questions = mixed
         bias: NDArray[np.float64] = np.logaddexp.reduce(self._logprobs(questions)) - np.log(len(questions))
         if not np.isfinite(bias).all():
             raise BackendError(

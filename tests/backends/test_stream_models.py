@@ -65,6 +65,23 @@ def test_an_answer_may_be_asked_for_again(backend):
     block.close()
 
 
+def test_an_interrupted_repetition_is_evaluated_afresh(backend, streams, monkeypatch):
+    expected = answers(backend, PREFIX, PROMPTS[:2], [5])[-1]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    block = backend.open_block(PREFIX, PROMPTS[:2], 3)
+    block.next_token_logprobs()
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "extend", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            block.next_token_logprobs()
+    block.append(5)
+    assert same_bits(block.next_token_logprobs(), expected)
+    block.close()
+
+
 def test_a_public_block_stays_open_while_private_ones_come_and_go(backend):
     expected = answers(backend, PREFIX, [[]], [5, 6], public=True)
     public = backend.open_block(PREFIX, [[]], 3, public=True)

@@ -340,6 +340,47 @@ def test_what_another_process_begins_during_a_resume_is_of_the_run(ledger: str, 
     assert acts(ledger).count("reserve") == 2
 
 
+def test_what_a_resume_had_no_time_to_return_is_returned_once_by_the_next(ledger: str) -> None:
+    """It found two texts of another process, was told of one, and was interrupted."""
+
+    def told(one: dpf.Demonstration) -> None:
+        seen.append(one)
+        if len(seen) == 3:
+            theirs.extend(other.generate("delivery") for _ in "ab")
+        if len(seen) in (1, 4):
+            raise Interrupted
+
+    seen, theirs = list[dpf.Demonstration](), list[dpf.Demonstration]()
+    other, made = (synthesizer(ledger=ledger, shots_per_label=3) for _ in "ab")
+    for one in (other, made):
+        with pytest.raises(Interrupted):
+            one.generate_all(resume=True, on_demonstration=told)
+    found = made.generate_all(resume=True)
+    assert [one.label for one in found] == ["refund", "delivery"] * 3
+    assert acts(ledger).count("release") == 6
+
+
+@pytest.mark.parametrize("act", ["check", "reserve"])
+def test_what_another_process_begins_before_the_budget_is_asked_is_continued(
+    ledger: str, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    def told(_: dpf.Demonstration) -> None:
+        raise Interrupted
+
+    def begun_before(self: Account, *arguments: Any) -> Any:
+        monkeypatch.setattr(Account, act, real)
+        other.generate("delivery")
+        return real(self, *arguments)
+
+    other, real = synthesizer(ledger=ledger), getattr(Account, act)
+    with pytest.raises(Interrupted):
+        other.generate_all(resume=True, on_demonstration=told)
+    with synthesizer(ledger=ledger) as made:
+        monkeypatch.setattr(Account, act, begun_before)
+        assert [one.label for one in made.generate_all(resume=True)] == ["refund", "delivery"]
+    assert acts(ledger).count("reserve") == 2
+
+
 def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
     class TakenOver(Dying):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:

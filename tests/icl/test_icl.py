@@ -74,6 +74,20 @@ def test_with_a_demonstration_of_each_label_p_cf_is_the_mean_over_their_words_mi
     assert (icl.Classifier(COLOURS, Colours(), every).bias == classifier.bias).all()
 
 
+def test_mixed_words_that_the_context_does_not_hold_are_not_asked_for() -> None:
+    every = [ROSE, shown("sky", "light blue"), shown("sea rose " * 9, "blue")]
+
+    def asked(context: int | None) -> list[int]:
+        backend = Colours()
+        backend.context_tokens = context
+        icl.Classifier(COLOURS, backend, every)
+        return [len(backend.tokenize(prompt)) for prompt in backend.prompts]
+
+    longest = max(asked(None))
+    assert len(asked(None)) == len(asked(longest + 1)) == 2 * 20  # one more, which a model may put in front
+    assert len(asked(longest)) == 2 * 3
+
+
 def test_the_prompt_is_the_one_that_to_prompt_writes_and_only_label_tokens_are_asked_for() -> None:
     backend = Colours()
     classifier = icl.Classifier(COLOURS, backend, [ROSE, shown("sky", "light blue")])

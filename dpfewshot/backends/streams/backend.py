@@ -155,11 +155,11 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     ) -> StreamBlock:
         """Open a block of the prompts `prefix + suffix`; see `LogprobBackend.open_block`.
 
-        The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. A
-        private one of several tokens waits until those that other threads opened or asked for before it are
-        closed, or not asked for `threads.PATIENCE`. In a public block of one token, a prompt that begins with
-        the whole of an earlier one continues it. One of several tokens takes steps without dummies, in which
-        the last bits of an answer may depend on the other prompts.
+        The prefix is evaluated once and kept while it is in use. Several blocks may be open at once. One of
+        several tokens, unless it has a single public prompt, waits until those that other threads opened or
+        asked for before it are closed, or not asked for `threads.PATIENCE`. In a public block of one token, a
+        prompt that begins with the whole of an earlier one continues it. One of several tokens takes steps
+        without dummies, in which the last bits of an answer may depend on the other prompts.
         """
         with self._guard():
             start = prefix if self._model.bos is None else (self._model.bos, *prefix)

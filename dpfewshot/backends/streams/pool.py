@@ -192,6 +192,7 @@ class StreamPool:
 
     def _load(self, start: Prefix, batch: PromptBatch, group: StreamGroup) -> Iterator[tuple[int, Logits]]:
         """Evaluate each prompt in a decode call of its own, after a copy of the prefix."""
+        batch.evaluated = None  # until all are evaluated, which an interrupt may prevent
         for stream, (row, suffix) in zip(group, batch.prompts, strict=False):
             self._streams.copy(start.stream, stream)
             yield row, self._streams.extend(stream, start.length, suffix) if suffix else start.logits
