@@ -92,13 +92,14 @@ def test_what_a_caller_sees_does_not_depend_on_how_long_the_model_took(tmp_path:
 
 
 def test_control_waiting_for_a_generation_measures_the_records(tmp_path: Path) -> None:
-    def seconds(*, long: bool) -> float:
-        made = synthesizer(SlowForLongRecords(), f"sqlite:///{tmp_path / str(long)}.db", long=long)
+    def seconds(name: str, *, long: bool) -> float:
+        made = synthesizer(SlowForLongRecords(), f"sqlite:///{tmp_path / name}.db", long=long)
         start = time.monotonic()
         asyncio.run(made.agenerate("refund"))
         return time.monotonic() - start
 
-    assert seconds(long=True) > seconds(long=False) + SLOWER / 2
+    short = min(seconds(name, long=False) for name in "abc")  # one alone may meet a busy moment
+    assert seconds("long", long=True) > short + SLOWER / 2
 
 
 def filled(pool: Pool, seconds: float = 60) -> None:
