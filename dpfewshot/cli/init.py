@@ -300,8 +300,7 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         column = given[option]
         if column not in {None, NONE, *columns} and column.partition(".")[0] not in columns:
             flag = "--" + option.replace("_", "-")
-            there = ", ".join(map(on_one_line, columns))
-            raise InvalidRecords(f"{file}: there is no column {column!r} for {flag}: there are {there}")
+            raise InvalidRecords(f"{file}: there is no column {column!r}: {flag} names one as the file does")
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:

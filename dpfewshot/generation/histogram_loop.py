@@ -147,7 +147,7 @@ class _Candidate:
         """Less its flaws, which come first; and its likeness to the histogram with its sense."""
         flaws = (
             8 * (self.text in ("", *earlier))
-            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or _is_no_writers(self.text))
+            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or _has_a_models_words(self.text))
             + 2 * style.is_short(self.text)
             + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
         )
@@ -359,7 +359,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     return kept
 
 
-def _is_no_writers(text: str) -> bool:
+def _has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
     return bool(_PLACE.search(text) or _ASSISTANT.search(text))
 

@@ -84,7 +84,8 @@ class Planner:
     def work(self) -> int:
         """The tokens that the model evaluates for one demonstration, from the caps."""
         if self.mechanism.draws_once:
-            return self.longest_opening + MOST_HINT + CANDIDATES * (self.settings.max_tokens - 1)
+            prompt = self.longest_prefix + self.longest_opening + MOST_HINT  # evaluated once for all
+            return prompt + CANDIDATES * (self.settings.max_tokens - 1)
         return self.settings.prompts_per_draw * self.tokens_of_a_prompt
 
     @property

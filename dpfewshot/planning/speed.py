@@ -47,7 +47,7 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     probe.answered(1, 1)  # evaluates the prefix, and allocates memory
     if kept and tokens > 1:
         replace(probe, seconds=0.0).step(1, 1)  # likewise
-        whole = probe.first(opening, 1)
+        whole = probe.first(opening + len(prefix) * counts_words, 1)
         further = (tokens - 1) * probe.step(opening, CANDIDATES if counts_words else 1, public=True)
     else:
         whole, further = 0.0, tokens * probe.first(opening + tokens // 2, 1)

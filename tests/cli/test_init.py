@@ -210,7 +210,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic customer_id",
             "--yes --unit custmer_id",
-            "no column 'custmer_id' for --unit: there are body, topic, customer_id",
+            "no column 'custmer_id': --unit names one",
         ),
         ("body topic", "--yes --unit none --text swordfish", "no column 'swordfish'"),
         ("body topic", "", "give --yes"),
@@ -548,6 +548,15 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     shown = made("generate", "--output", "shown.jsonl")[2]
     assert "measuring the model's speed\n" in shown
     assert "      time: at most about " in shown
+
+
+def test_a_first_line_that_is_a_record_is_not_told(command: Run) -> None:
+    Path("tickets.csv").write_text("Ann is ill,Refund,c1\nBob is well,Refund,c2\n")
+    options = ("--yes", "--text", "body", "--label-column", "topic", "--unit", "customer")
+    status, out, err = command("init", "tickets.csv", *options)
+    assert (status, out) == (2, "")
+    assert "there is no column 'body'" in err
+    assert "Ann" not in err
 
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
