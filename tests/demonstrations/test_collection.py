@@ -105,8 +105,10 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
     path.write_text(json.dumps(ONE.as_line()) + "\n\n" + line + "\n")
     with pytest.raises(dpf.InvalidRecords, match=r"demos\.jsonl: line 3"):
         Demonstrations.from_jsonl(path)
-    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
+    with pytest.raises(dpf.InvalidRecords, match="`dpfewshot generate` writes"):
         Demonstrations.from_jsonl(tmp_path / "nowhere.jsonl")
+    with pytest.raises(dpf.InvalidRecords, match="cannot be read"):
+        Demonstrations.from_jsonl(tmp_path)
 
 
 def test_lines_of_one_run_cost_what_the_run_reserved() -> None:
