@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import Amount, pure_cost
 from dpfewshot.account.history import Details
+from dpfewshot.account.permit import Permit
+from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.errors import DPFewShotError, InvalidPlan, InvalidTask
 from dpfewshot.exact import RandomSource
@@ -110,15 +114,7 @@ def choose(
     first = checked_candidates(task, _first(candidates) if callable(candidates) else candidates)
     models = _models(backend)
     check_whole("scored_units", scored_units)
-    check_whole("rounds", rounds)
-    if rounds > MOST_ROUNDS:
-        raise InvalidPlan(f"rounds must be at most {MOST_ROUNDS}, not {rounds}")
-    if score not in (ACCURACY, LIKELIHOOD):
-        raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
-    if balanced and task.labels is None:
-        raise InvalidPlan("balanced=True needs a task with labels of its own")
-    if rounds > 1 and not callable(candidates):
-        raise InvalidPlan(f"rounds={rounds} needs a proposer, which names the candidates of each round")
+    _check(task, candidates, rounds, score, balanced=balanced)
     cost, checked, certified = _cost(budget), as_records(records, unit=unit), random_source is None
     payment = open_payment(
         task,
@@ -128,19 +124,13 @@ def choose(
         population=population,
         holdout=holdout,
     )
-    sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
-    rate = selection.amplified(Fraction(cost.as_target().epsilon), sampling_rate)
-
-    def prompt_of(candidate: Candidate) -> _Prompt:
-        return _Prompt(candidate, [_scorer(task, model, candidate, record_token_cap) for model in models])
-
-    tried = [prompt_of(one) for one in first]
-    unreleased = (
-        one for one in tried if not (len(one.candidate.demonstrations) or one.candidate.calibration)
-    )
-    plain = next(unreleased, None) or prompt_of(Candidate())  # the baseline
     if balanced and not payment.counts:
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
+    sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
+    rate = selection.amplified(Fraction(cost.as_target().epsilon), sampling_rate)
+    contest = _Contest(task, models, candidates, score, record_token_cap, rate, on_progress, random_source)
+    tried = [contest.prompt_of(one) for one in first]
+    plain = contest.baseline(tried)
     weights = selection.label_weights(payment.counts, min(payment.counts.values())) if balanced else {}
     details: Details = {
         "mechanism": "choice",
@@ -158,46 +148,14 @@ def choose(
         noise_multiplier=selection.scale_of(rate),
         details=details,
     ) as reservation:
-        *parts, measures = parts_of(payment.units, weights, sampling_rate, rounds + 1, random_source)
-
-        def scored(
-            chooses: _Part, listed: Sequence[_Prompt], number: int
-        ) -> tuple[selection.Integers, dict[_Prompt, selection.Outcomes]]:
-            prompts = list(dict.fromkeys((*listed, plain))) if number == rounds else []
-            steps = (len(listed) + len(prompts)) * len(models) * _SLICES
-            with scoring.scoring_progress(steps, on_progress) as advance:
-                chosen_by = [chooses.outcomes(one.scorers, advance) for one in listed]
-                measured = {one: measures.outcomes(one.scorers, advance) for one in prompts}
-            sums = [
-                selection.scores_of(each, chooses.weights, chooses.sizes, likelihood=score == LIKELIHOOD)
-                for each in chosen_by
-            ]
-            return np.array(sums, dtype=np.int64), measured
-
-        scores, measured = scored(parts[0], tried, 1)  # a model that fails here has cost nothing
-        permit = scoring.charged(reservation, tried[0].scorers)
-        winners = [tried[selection.best_of(scores, rate, permit, random_source)]]
-        for chooses in parts[1:]:
-            proposed = _proposed(candidates, [one.candidate for one in winners], task, prompt_of)
-            listed, tried = [winners[-1], *proposed], tried + proposed
-            scores, measured = scored(chooses, listed, len(winners) + 1)
-            for scorer in listed[0].scorers:
-                scorer.check_backend()
-            winners.append(listed[selection.best_of(scores, rate, permit, random_source)])
-        cells = selection.cells_of(
-            [measured[one] for one in dict.fromkeys((winners[-1], plain))], measures.weights, measures.sizes
-        )
-        counts = selection.noisy_counts(cells, rate, permit, random_source)
-    noise = selection.Noise(selection.scale_of(rate), terms=counts.ndim)
-    by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
-    accuracies = [
-        selection.estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt
-    ]
+        parts = parts_of(payment.units, weights, sampling_rate, rounds + 1, random_source)
+        winner, counts = contest.hold(tried, plain, parts, reservation)
+    accuracy, baseline = _accuracies(counts, rate)
     return Choice(
-        index=tried.index(winners[-1]),
-        candidate=winners[-1].candidate,
-        accuracy=accuracies[0],
-        baseline=accuracies[-1],
+        index=tried.index(winner),
+        candidate=winner.candidate,
+        accuracy=accuracy,
+        baseline=baseline,
         spent=cost.as_spend() if certified else None,
         relation=payment.relation,
         unit=payment.unit,
@@ -244,6 +202,19 @@ def _cost(budget: PrivacyBudget) -> Amount:
     return Amount(epsilon, 0)
 
 
+def _check(task: Task, candidates: object, rounds: int, score: str, *, balanced: bool) -> None:
+    """Refuse what is outside its range, before a record is read."""
+    check_whole("rounds", rounds)
+    if rounds > MOST_ROUNDS:
+        raise InvalidPlan(f"rounds must be at most {MOST_ROUNDS}, not {rounds}")
+    if score not in (ACCURACY, LIKELIHOOD):
+        raise InvalidPlan(f"unknown score {score!r}; choose {ACCURACY!r} or {LIKELIHOOD!r}")
+    if balanced and task.labels is None:
+        raise InvalidPlan("balanced=True needs a task with labels of its own")
+    if rounds > 1 and not callable(candidates):
+        raise InvalidPlan(f"rounds={rounds} needs a proposer, which names the candidates of each round")
+
+
 def _first(propose: Proposer) -> list[Candidate | Sequence[object]]:
     """What a proposer wants to try in the first round."""
     try:
@@ -252,36 +223,20 @@ def _first(propose: Proposer) -> list[Candidate | Sequence[object]]:
         raise InvalidPlan(f"the proposer failed with {type(error).__name__}; nothing is spent") from None
 
 
-def _proposed(
-    propose: object, winners: Sequence[Candidate], task: Task, prompt_of: Callable[[Candidate], _Prompt]
-) -> list[_Prompt]:
-    """What a proposer wants to try next. The budget is spent by now: what fails here only warns."""
-    found: list[_Prompt] = []
-    try:
-        proposals = list(propose(tuple(winners))) if callable(propose) else []
-    except Exception as error:  # noqa: BLE001 - as in `_first`
-        warn_caller(f"the proposer failed with {type(error).__name__}: its round keeps the winner")
-        return found
-    if len(proposals) > MOST_CANDIDATES:
-        warn_caller(f"the proposer named {len(proposals)} candidates: the first {MOST_CANDIDATES} are tried")
-    for one in proposals[:MOST_CANDIDATES]:
-        try:
-            (candidate,) = checked_candidates(task, [one])
-        except Exception as error:  # noqa: BLE001 - a candidate may be an iterator of the proposer's
-            said = str(error) if isinstance(error, DPFewShotError) else type(error).__name__
-            warn_caller(f"a proposed candidate is left out: {said}")
-            continue
-        try:
-            found.append(prompt_of(candidate))
-        except (InvalidPlan, InvalidTask) as error:
-            warn_caller(f"a proposed candidate is left out: {error}")
-    return found
+def _accuracies(counts: NDArray[np.float64], rate: Fraction) -> tuple[selection.Estimate, selection.Estimate]:
+    """The accuracies of the winner and of the baseline, which may be the same prompt, from noisy counts."""
+    noise = selection.Noise(selection.scale_of(rate), terms=counts.ndim)
+    by_prompt = [np.moveaxis(counts, axis, 0) for axis in range(counts.ndim)]
+    estimates = [
+        selection.estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt
+    ]
+    return estimates[0], estimates[-1]
 
 
-def warn_caller(message: str) -> None:
+def warn_caller(message: str, *, stacklevel: int = 5) -> None:
     """Warn the caller of a release that goes on without what failed."""
     with suppress(UserWarning):  # a filter that turns warnings into errors must lose nothing that is paid
-        warnings.warn(message, stacklevel=5)
+        warnings.warn(message, stacklevel=stacklevel)
 
 
 def _models(backend: LogprobBackend | Sequence[LogprobBackend]) -> tuple[LogprobBackend, ...]:
@@ -336,6 +291,102 @@ class _Part:
             columns.append([np.concatenate(each) for each in zip(*found, strict=True)])
         right, likelihood = zip(*columns, strict=True)
         return selection.Outcomes(np.column_stack(right), np.column_stack(likelihood))
+
+
+@dataclass(frozen=True, eq=False)
+class _Contest:
+    """Rounds of candidates, each on its own part of the sampled units, and a part that measures the winner.
+
+    What is not named here is as in `choose`.
+
+    Attributes:
+        candidates: of the first round, or what proposes those of each round.
+        rate: the ε of a release, on the units of its part.
+    """
+
+    task: Task
+    models: Sequence[LogprobBackend]
+    candidates: object
+    score: str
+    record_token_cap: int
+    rate: Fraction
+    on_progress: scoring.Progress | None
+    random_source: RandomSource | None
+
+    def prompt_of(self, candidate: Candidate) -> _Prompt:
+        """A candidate, ready to score."""
+        scorers = [_scorer(self.task, model, candidate, self.record_token_cap) for model in self.models]
+        return _Prompt(candidate, scorers)
+
+    def baseline(self, tried: Sequence[_Prompt]) -> _Prompt:
+        """The prompt without anything released."""
+        for one in tried:
+            if not (len(one.candidate.demonstrations) or one.candidate.calibration):
+                return one
+        return self.prompt_of(Candidate())
+
+    def hold(
+        self, tried: list[_Prompt], plain: _Prompt, parts: Sequence[_Part], reservation: Reservation
+    ) -> tuple[_Prompt, NDArray[np.float64]]:
+        """Release the last round's winner, and who of it and the baseline is right, as noisy counts.
+
+        `tried` takes what a proposer names for the later rounds.
+        """
+        *choosing, measuring = parts
+        listed, winners = [*tried], list[_Prompt]()
+        permit: Permit
+        for part in choosing:
+            if winners:
+                proposed = self._proposed([one.candidate for one in winners])
+                listed = [winners[-1], *proposed]
+                tried += proposed
+            finalists = list(dict.fromkeys((*listed, plain))) if part is choosing[-1] else []
+            steps = (len(listed) + len(finalists)) * len(self.models) * _SLICES
+            with scoring.scoring_progress(steps, self.on_progress) as advance:
+                scores = self._scores(part, listed, advance)
+                measured = {one: measuring.outcomes(one.scorers, advance) for one in finalists}
+            if winners:
+                scoring.check_backends(listed[0].scorers)
+            else:  # a model that failed before this has cost nothing
+                permit = scoring.charged(reservation, listed[0].scorers)
+            winners.append(listed[selection.best_of(scores, self.rate, permit, self.random_source)])
+        shown = [measured[one] for one in dict.fromkeys((winners[-1], plain))]
+        cells = selection.cells_of(shown, measuring.weights, measuring.sizes)
+        return winners[-1], selection.noisy_counts(cells, self.rate, permit, self.random_source)
+
+    def _scores(
+        self, part: _Part, listed: Sequence[_Prompt], advance: Callable[[], None]
+    ) -> selection.Integers:
+        """The sums of the candidates' scores on one part. Private."""
+        likelihood = self.score == LIKELIHOOD
+        outcomes = [part.outcomes(one.scorers, advance) for one in listed]
+        sums = [
+            selection.scores_of(each, part.weights, part.sizes, likelihood=likelihood) for each in outcomes
+        ]
+        return np.array(sums, dtype=np.int64)
+
+    def _proposed(self, winners: Sequence[Candidate]) -> list[_Prompt]:
+        """What a proposer wants to try next. The budget is spent by now: what fails here only warns."""
+        found, warn = list[_Prompt](), partial(warn_caller, stacklevel=8)  # of `search`
+        try:
+            proposals = list(self.candidates(tuple(winners))) if callable(self.candidates) else []
+        except Exception as error:  # noqa: BLE001 - as in `_first`
+            warn(f"the proposer failed with {type(error).__name__}: its round keeps the winner")
+            return found
+        if len(proposals) > MOST_CANDIDATES:
+            warn(f"the proposer named {len(proposals)} candidates: the first {MOST_CANDIDATES} are tried")
+        for one in proposals[:MOST_CANDIDATES]:
+            try:
+                (candidate,) = checked_candidates(self.task, [one])
+            except Exception as error:  # noqa: BLE001 - a candidate may be an iterator of the proposer's
+                said = str(error) if isinstance(error, DPFewShotError) else type(error).__name__
+                warn(f"a proposed candidate is left out: {said}")
+                continue
+            try:
+                found.append(self.prompt_of(candidate))
+            except (InvalidPlan, InvalidTask) as error:
+                warn(f"a proposed candidate is left out: {error}")
+        return found
 
 
 def parts_of(

@@ -129,9 +129,14 @@ def _require_batch_invariance(backend: LogprobBackend) -> None:
 
 def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
     """Charge a release of what models made of records, if each of them passes `Scorer.check_backend`."""
+    check_backends(scorers)
+    return reservation.draw()
+
+
+def check_backends(scorers: Iterable[Scorer]) -> None:
+    """Refuse a release if a model that scored does not pass `Scorer.check_backend`."""
     for scorer in scorers:
         scorer.check_backend()
-    return reservation.draw()
 
 
 class LabelScorer(Scorer):
