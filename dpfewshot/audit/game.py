@@ -420,27 +420,7 @@ def _finding(
     answers: Sequence[tuple[int, int]] = (),
 ) -> AuditFinding:
     """The finding, which fails if something was observed that a sound set-up cannot produce."""
-    changed, compared = (sum(each) for each in zip(*answers, strict=True)) if answers else (0, 0)
-    faults = [
-        *(
-            f"{each.game.name} revealed canaries in {each.counts.true_positives.estimate:.1%} of the plays, "
-            f"but the plan allows {each.claimed:.1%}: there is less noise than planned, or records are drawn "
-            "more often"
-            for each in outcomes
-            if each.room < 0
-        ),
-        *(
-            f"{each.name}: {each.rate.estimate:.4f}, but the proof requires {each.expected:.4f}: units are "
-            "not drawn as planned"
-            for each in drawn
-            if not each.holds
-        ),
-    ]
-    if changed:
-        faults.append(
-            f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
-            "batch-invariant, so no epsilon holds"
-        )
+    faults = [*_violations(outcomes, drawn, answers)]
     noise = min(
         noise_at_most(each.game.event, each.game.planned, each.game.claim, each.counts)
         for each in outcomes
@@ -449,32 +429,25 @@ def _finding(
     alone = epsilon_at_least(claimed.delta, outcomes[-1].counts)
     least = max(alone, _epsilon_of(table, noise, claimed.delta))
     promise = f"epsilon={epsilon_text(claimed.epsilon)} at delta={delta_text(claimed.delta)}"
+    statement = f"The set-up violates its {promise}: {'; '.join(faults)}."
+    if not faults:
+        statement = (
+            f"The game does not refute {promise}: it bounds epsilon from below by {least:.2f}, with "
+            f"confidence {1 - beta:g}."
+        )
     figures = [
         Figure("epsilon, lower bound", least, reference=claimed.epsilon),
         Figure("epsilon, lower bound by counting alone", alone, reference=claimed.epsilon),
     ]
     if math.isfinite(noise):
         figures += [Figure("noise multiplier, upper bound", noise, reference=table.stratum.noise_multiplier)]
-    for each in outcomes:
-        figures += [
-            _figure(f"{each.game.name}, false positives", each.counts.false_positives),
-            _figure(f"{each.game.name}, true positives", each.counts.true_positives, each.claimed),
-        ]
-    figures += [_figure(each.name, each.rate, each.expected) for each in drawn]
-    if answers:
-        figures += [Figure("answers changed by other prompts", float(changed), reference=0.0)]
     return AuditFinding(
         kind="canary",
         title="Canary game",
-        statement=(
-            f"The set-up violates its {promise}: {'; '.join(faults)}."
-            if faults
-            else f"The game does not refute {promise}: it bounds epsilon from below by {least:.2f}, with "
-            f"confidence {1 - beta:g}."
-        ),
+        statement=statement,
         verdict="failed" if faults else "passed",
         confidential=True,
-        figures=tuple(figures),
+        figures=(*figures, *_observed(outcomes, drawn, answers)),
         details={
             "label": table.label,
             "mechanism": table.set_up.mechanism.name,
@@ -492,6 +465,44 @@ def _finding(
             },
         },
     )
+
+
+def _violations(
+    outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """What was observed that a sound set-up cannot produce, in words."""
+    for game in outcomes:
+        if game.room < 0:
+            yield (
+                f"{game.game.name} revealed canaries in {game.counts.true_positives.estimate:.1%} of the "
+                f"plays, but the plan allows {game.claimed:.1%}: there is less noise than planned, or "
+                "records are drawn more often"
+            )
+    for each in drawn:
+        if not each.holds:
+            yield (
+                f"{each.name}: {each.rate.estimate:.4f}, but the proof requires {each.expected:.4f}: units "
+                "are not drawn as planned"
+            )
+    changed, compared = (sum(each) for each in zip(*answers, strict=True)) if answers else (0, 0)
+    if changed:
+        yield (
+            f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
+            "batch-invariant, so no epsilon holds"
+        )
+
+
+def _observed(
+    outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
+) -> Iterator[Figure]:
+    for game in outcomes:
+        yield _figure(f"{game.game.name}, false positives", game.counts.false_positives)
+        yield _figure(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
+    for each in drawn:
+        yield _figure(each.name, each.rate, each.expected)
+    if answers:
+        changed = float(sum(one for one, _ in answers))
+        yield Figure("answers changed by other prompts", changed, reference=0.0)
 
 
 def _epsilon_of(table: _Table, noise: float, delta: float) -> float:
