@@ -66,8 +66,12 @@ _PLACE: Final = re.compile(
 )
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
-_ASSISTANT: Final = re.compile(r"\b(?:can|could|may) (?:I|we) (?:assist|help) you\b", re.IGNORECASE)
-"""What a model says as the assistant that it is: "How can we help you reset your PIN?"."""
+_RECIPIENT: Final = re.compile(
+    r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
+    r"|your account)\b",
+    re.IGNORECASE,
+)
+"""What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
@@ -361,7 +365,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
 
 def _has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
-    return bool(_PLACE.search(text) or _ASSISTANT.search(text))
+    return bool(_PLACE.search(text) or _RECIPIENT.search(text))
 
 
 def _shared(one: str, other: str) -> float:

@@ -501,18 +501,18 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
 
-def test_a_text_with_a_place_for_a_name_or_by_an_assistant_is_behind_all_others():
+def test_a_text_with_a_place_for_a_name_or_for_the_recipient_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
-    words += [" May we help you", " John D", ".", "\n"]
+    words += [" May we help you", " contact your bank", " your account", " John D", " your bank", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(9)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(12)]
     for one in written:
-        for token in (9, 10):
+        for token in (12, 13):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 7, 0]
+    assert flaws == [0, *[-4] * 9, 0, 0]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
