@@ -58,19 +58,6 @@ class BudgetExceeded(DPFewShotError):
     remaining: tuple[float, float] | None = None
     remaining_by_scope: Mapping[str | None, tuple[float, float]] | None = None
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        asked: tuple[float, float] | None = None,
-        remaining: tuple[float, float] | None = None,
-        remaining_by_scope: Mapping[str | None, tuple[float, float]] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.asked = asked
-        self.remaining = remaining
-        self.remaining_by_scope = remaining_by_scope
-
     def saying(self, message: str) -> BudgetExceeded:
         """Return the same refusal with another message."""
         other = BudgetExceeded(message)

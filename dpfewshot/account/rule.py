@@ -235,10 +235,6 @@ def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
     return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
 
 
-def _can_be_stored(sums: Tally) -> bool:
-    return max(sums.cost) <= LARGEST
-
-
 def _divergence(cost: EventCost, order: int) -> int | None:
     """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
     from dpfewshot.accounting.renyi import renyi_divergence  # loads SciPy: only where it is needed
@@ -311,7 +307,7 @@ class Standing:
         after = self._sum(scope).plus(entry)
         if not self._fits_with(scope, after):
             raise self._refusal(scope, entry)
-        if not _can_be_stored(after):  # sums of (ε, δ) have no limit where divergences fit
+        if max(after.cost) > LARGEST:  # sums of (ε, δ) have no limit where divergences fit
             raise BudgetExceeded("with this plan the sums of (ε, δ) exceed what an account can store")
         self.totals.add(scope, entry)
         return entry
@@ -344,7 +340,7 @@ class Standing:
 
         def fit(count: int) -> bool:
             more = self._sum(scope).plus(entry.times(count))
-            return _can_be_stored(more) and self._fits_with(scope, more)
+            return max(more.cost) <= LARGEST and self._fits_with(scope, more)
 
         return bisect.bisect_left(range(1, _MOST_PLANS + 1), True, key=lambda count: not fit(count))
 
@@ -359,14 +355,14 @@ class Standing:
         """Why a plan does not fit. All of its numbers are public."""
         asked, left = entry.cost.as_spend(), self.left(scope).as_remainder()
         by_scope = {each: self.left(each).as_remainder() for each in {None: EMPTY, **self.totals.sums}}
-        return BudgetExceeded(
+        refusal = BudgetExceeded(
             f"the plan needs {in_words(asked)}, and does not fit: {in_words(self.spent.as_spend())} of the "
             f"budget {in_words(self.limit.as_remainder())} is spent, which leaves a plan over "
-            f"{stratum_of(scope)} {in_words(left)}{self._renyi_refusal(entry)}{self._by_stratum(entry)}",
-            asked=(asked.epsilon, asked.delta),
-            remaining=(left.epsilon, left.delta),
-            remaining_by_scope={each: (one.epsilon, one.delta) for each, one in by_scope.items()},
+            f"{stratum_of(scope)} {in_words(left)}{self._renyi_refusal(entry)}{self._by_stratum(entry)}"
         )
+        refusal.asked, refusal.remaining = (asked.epsilon, asked.delta), (left.epsilon, left.delta)
+        refusal.remaining_by_scope = {each: (one.epsilon, one.delta) for each, one in by_scope.items()}
+        return refusal
 
     def _by_stratum(self, entry: Tally) -> str:
         """Which strata are exhausted for a plan and which are not, with what is left of them."""
