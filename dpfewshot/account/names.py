@@ -34,12 +34,9 @@ _TOGETHER: Final = (
 _LATIN: Final = frozenset("ßæœøđłþðŋÆŒØĐŁÞÐŊ")
 """Latin letters that are not an accented a to z, and do not look like one."""
 
-_LOOK_ALIKES: Final = dict(
-    zip(
-        "аеіјорсухѕһԁԛԝӏАВЕЅІЈКМНОРСТУХԚԜονικρυαγΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսհոցզıɑɡɩ",
-        "aeijopcyxshdqwlABESIJKMHOPCTYXQWovikpuayABEZHIKMNOPTYXouhngqiagi",
-        strict=True,
-    )
+_LOOK_ALIKES: Final = str.maketrans(
+    "аеіјорсухѕһԁԛԝӏАВЕЅІЈКМНОРСТУХԚԜονικρυαγΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսհոցզıɑɡɩ",
+    "aeijopcyxshdqwlABESIJKMHOPCTYXQWovikpuayABEZHIKMNOPTYXouhngqiagi",
 )
 """The Latin letter that a Cyrillic, Greek, Armenian or further Latin letter resembles."""
 
@@ -58,7 +55,7 @@ def dataset_name(text: str) -> str:
     name = _normalised(text)
     trouble = _trouble(name)
     if trouble:
-        spelled = _normalised("".join(filter(_is_allowed, _latin(name))))
+        spelled = _normalised("".join(filter(_is_allowed, name.translate(_LOOK_ALIKES))))
         advice = f"write {spelled!r}" if spelled and not _trouble(spelled) else _RULE
         raise LedgerError(f"the data set's name {text[:_LONGEST]!a} {trouble}: {advice}")
     return name
@@ -92,7 +89,7 @@ def _trouble(name: str) -> str:
     scripts = {_script(letter) for letter in letters}
     if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
         return f"mixes letters or marks of {' and '.join(sorted(script.title() for script in scripts))}"
-    if scripts - {"LATIN"} and all(letter in _LOOK_ALIKES for letter in letters):
+    if scripts - {"LATIN"} and all(ord(letter) in _LOOK_ALIKES for letter in letters):
         return f"looks like Latin letters but is {scripts.pop().title()}"
     return ""
 
@@ -112,12 +109,8 @@ def _script(character: str) -> str:
     return unicodedata.name(character, "").replace("-", " ").partition(" ")[0]
 
 
-def _latin(text: str) -> str:
-    return "".join(_LOOK_ALIKES.get(character, character) for character in text)
-
-
 def _loose(text: str) -> str:
     """The text without case, accents, look-alikes, and characters other than letters and digits."""
-    text = text.translate(_KANA)
-    bare = unicodedata.normalize("NFKD", _latin(_normalised(text))).casefold()
-    return "".join(character for character in _latin(bare) if character.isalnum())
+    name = _normalised(text.translate(_KANA)).translate(_LOOK_ALIKES)
+    bare = unicodedata.normalize("NFKD", name).casefold().translate(_LOOK_ALIKES)
+    return "".join(character for character in bare if character.isalnum())
