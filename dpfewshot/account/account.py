@@ -409,13 +409,11 @@ class Account:
         """
         with self._store.change() as change:
             found = change.entry(entry)
-            if found is not None and found.draws.lease != lease:
-                return
-            if found is not None and found.state == CHARGED:
+            if found is None or (found.draws.lease == lease and found.state not in PAID):
+                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be settled")
+            if found.draws.lease == lease and found.state == CHARGED:
                 change.replace(replace(found, state=SETTLED))
                 change.record(SETTLE, found, as_json(granted(found.draws)))
-            elif found is None or found.state != SETTLED:
-                raise LedgerError(f"entry {entry} was {_state(found)}: it cannot be settled")
 
     def cancel(self, entry: int) -> None:
         """Give back the whole cost of a plan that never drew; one that drew stays charged.

@@ -144,12 +144,6 @@ class _Replay:
 
     def follow(self, row: Row) -> str | None:
         """Apply one event; returns why it cannot have happened, or None."""
-        try:
-            return self._apply(row)
-        except _UNREADABLE:
-            return "a value in it cannot be read"
-
-    def _apply(self, row: Row) -> str | None:
         act, entry = row["act"], row["entry"]
         if not isinstance(entry, int | None):
             return f"{entry!r} is no entry"
@@ -177,8 +171,7 @@ class _Replay:
         if scope is not None and self.account["partition"] is None:
             self.account["partition"] = partition_of(scope)
         self.totals.add(scope, tally_of(row))
-        rule = Rule(self.account["renyi_order"])
-        if not rule.fits(self.totals.total, amount_of(self.account)):
+        if not Rule(self.account["renyi_order"]).fits(self.totals.total, amount_of(self.account)):
             return f"entry {row['entry']} did not fit the budget"
         return None
 
@@ -238,7 +231,10 @@ def tally_of(row: Mapping[str, Any]) -> Tally:
 
 def _disagreements(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
     for number, row in enumerate(snapshot.history, start=1):
-        impossible = replay.follow(row)
+        try:
+            impossible = replay.follow(row)
+        except _UNREADABLE:
+            impossible = "a value in it cannot be read"
         if impossible is not None:
             yield f"event {number} cannot be: {impossible}"
             return
