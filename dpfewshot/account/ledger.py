@@ -6,7 +6,6 @@ Importing this needs no database library; opening a ledger does (the extra `ledg
 from __future__ import annotations
 
 import shlex
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dpfewshot.account.account import Account, storable
@@ -52,9 +51,7 @@ class BudgetLedger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -75,11 +72,15 @@ class BudgetLedger:
         Raises:
             LedgerError: the account does not exist. Names accounts with similar names.
         """
-        stored = self._ledger.find(dataset_name(dataset))
+        name = dataset_name(dataset)
+        stored = self._ledger.find(name)
         if stored is None:
+            options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
+            options += f" --unit {shlex.quote(unit)}" if unit else ""
             raise LedgerError(
-                f"{self._unknown(dataset_name(dataset))}: compare the ledger's path and the name, since a "
-                f"new account is a new budget; only if none was ever made: {_create(relation, unit)}"
+                f"{self._unknown(name)}: compare the ledger's path and the name, since a new account is a "
+                "new budget; only if none was ever made: dpfewshot ledger create --ledger URL --account NAME "
+                f"--epsilon E --delta D{options}"
             )
         return Account(stored)
 
@@ -197,10 +198,3 @@ def open_account(
     if create is None:
         return ledger.account(dataset, relation=relation, unit=unit)
     return ledger.account_or_create(dataset, create, relation=relation, unit=unit)
-
-
-def _create(relation: str, unit: str | None) -> str:
-    """The command that creates an account for a run."""
-    options = "" if relation == Relation.ZERO_OUT else f" --relation {relation}"
-    named = f" --unit {shlex.quote(unit)}" if unit else ""
-    return f"dpfewshot ledger create --ledger URL --account NAME --epsilon E --delta D{options}{named}"
