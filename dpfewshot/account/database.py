@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import NullPool, QueuePool
 
-from dpfewshot.account.file_lock import check_names, locked
+from dpfewshot.account.file_lock import LOCKED, check_names, locked
 from dpfewshot.account.history import VERIFY
 from dpfewshot.errors import DPFewShotError, LedgerError, MissingExtra
 from dpfewshot.runtime.forking import start_afresh_in_children
@@ -204,14 +204,11 @@ class Database:
             try:
                 check_names(self._file)
                 held = stack.enter_context(locked(self._file, self._seconds, create=create))
-                if held is not None:
-                    self._check_length(held)
+                self._check_length(held)
             except LedgerError as error:
                 raise LedgerError(f"{self.name}: {error}") from None
             except OSError:
                 raise LedgerError(f"{self.name}: {NOT_OPENED}") from None
-            if held is None:
-                raise LedgerError(f"{self.name}: {LOCKED}")
             yield
 
     def _check_length(self, descriptor: int) -> None:
@@ -312,8 +309,6 @@ def _seconds(url: URL) -> float:
 
 
 # ---- failures as one line that an operator can act on
-
-LOCKED = "another process held it for too long; nothing was changed, try again later"
 
 DAMAGED = "the file is damaged: restore it from a copy, and count what was spent since"
 NOT_OPENED = "the file cannot be opened: does its directory exist, and may it be written?"

@@ -30,6 +30,8 @@ from dpfewshot.errors import LedgerError
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _PAUSE: Final = 0.02
 
+LOCKED: Final = "another process held it for too long; nothing was changed, try again later"
+
 
 class _Request:
     """A request for the file that waits in the kernel's queue.
@@ -109,8 +111,8 @@ os.register_at_fork(after_in_child=_open_afresh)
 
 
 @contextmanager
-def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
-    """Hold the file, waiting for other processes; yields its descriptor, or None if it stayed held.
+def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int]:
+    """Hold the file, waiting for other processes; yields its descriptor. `LedgerError` if it stayed held.
 
     Threads take turns before they call this. A thread may begin a transaction within another.
     """
@@ -118,8 +120,7 @@ def locked(file: Path, seconds: float, *, create: bool) -> Iterator[int | None]:
     while True:
         opened = _open(file, create=create)
         if not opened.depth and not _taken(opened, deadline):
-            yield None
-            return
+            raise LedgerError(LOCKED)
         if opened.depth or _open(file, create=create) is opened:  # else another file took its place
             break
         fcntl.flock(opened.descriptor, fcntl.LOCK_UN)

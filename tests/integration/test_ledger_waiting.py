@@ -19,6 +19,7 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.file_lock import locked
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.sql import SqlTransaction
+from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
 
@@ -77,9 +78,11 @@ def test_processes_get_the_file_in_the_order_in_which_they_asked(file: Path) -> 
         for number in range(6):
             child = os.fork()
             if child == 0:
-                with locked(file, 30.0, create=False) as held, served.open("a") as order:
-                    order.write(str(number) if held else "-")
-                os._exit(0)
+                try:
+                    with locked(file, 30.0, create=False), served.open("a") as order:
+                        order.write(str(number))
+                finally:
+                    os._exit(0)
             children.append(child)
             until(lambda asked=number + 1: waiting(file) == asked)  # type: ignore[misc]
         fcntl.flock(holder, fcntl.LOCK_UN)  # the children inherited the descriptor
@@ -90,8 +93,8 @@ def test_processes_get_the_file_in_the_order_in_which_they_asked(file: Path) -> 
 def test_a_request_that_nobody_wants_any_more_gives_the_file_away(file: Path) -> None:
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with locked(file, 0.05, create=False) as held:
-            assert not held
+        with pytest.raises(LedgerError, match="held it for too long"), locked(file, 0.05, create=False):
+            pass
         fcntl.flock(other, fcntl.LOCK_UN)
         until(lambda: not waiting(file))
         time.sleep(0.05)
@@ -101,12 +104,11 @@ def test_a_request_that_nobody_wants_any_more_gives_the_file_away(file: Path) ->
 def test_the_next_call_takes_the_request_over(file: Path) -> None:
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with locked(file, 0.05, create=False) as held:
-            assert not held
+        with pytest.raises(LedgerError, match="held it for too long"), locked(file, 0.05, create=False):
+            pass
         release = threading.Timer(0.2, fcntl.flock, (other, fcntl.LOCK_UN))
         release.start()
-        with locked(file, 30.0, create=False) as held:
-            assert held
+        with locked(file, 30.0, create=False):
             with pytest.raises(BlockingIOError):
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             time.sleep(0.05)  # the first request does not give away what the second one has
