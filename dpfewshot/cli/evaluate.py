@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from dpfewshot.cli.models import LLAMA_CPP, Model
+from dpfewshot.cli.models import LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, MECHANISM_NAMES, Project, finite_or_inf
@@ -115,12 +115,11 @@ def _experiment(project: Project, test: str, *, most_shots: int, confidential: b
     records = data.read()
     items = read_records(test, text=data.text, label=data.label_column)
     context = 256 * (2 + most_shots // 2)  # for few-shot prompts, which are longer than those that generate
-    writer = project.open_model(prompts=project.settings.prompts_per_draw, context_tokens=context)
+    writer = open_backend(model, prompts=project.settings.prompts_per_draw, context_tokens=context)
     user, user_name = None, None
     if project.user_model is not None:
         other = replace(model, model=project.user_model, kept_prompts=30)
-        user = replace(project, model=other).open_model(prompts=None, context_tokens=context)
-        user_name = other.name
+        user, user_name = open_backend(other, context_tokens=context), other.name
     return Experiment(
         task=project.task,
         records=records,

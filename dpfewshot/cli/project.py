@@ -20,7 +20,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name
 from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
-from dpfewshot.cli.models import CONTEXT_TOKENS, Model, open_backend, setting
+from dpfewshot.cli.models import Model, open_backend, setting
 from dpfewshot.cli.printing import in_options, stages, warn
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
@@ -37,7 +37,6 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
-    from dpfewshot.backends import LogprobBackend
     from dpfewshot.generation.telemetry import Observer
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.settings import Settings
@@ -313,10 +312,6 @@ class Project:
         of_a_paper = settings.sampling != "poisson" or settings.preset is not None
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
-    def open_model(self, *, prompts: int | None, context_tokens: int = CONTEXT_TOKENS) -> LogprobBackend:
-        """Open the language model; `context_tokens` is the default of this setting with llama.cpp."""
-        return open_backend(self.model, prompts=prompts, context_tokens=context_tokens)
-
     def expert_settings(self) -> Settings:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
@@ -353,7 +348,7 @@ class Project:
         prompts = options.prompts_per_draw
         if counts_words(task, self.expert_settings()) if mechanism is None else mechanism.draws_once:
             prompts = CANDIDATES  # the only prompts, and none has a record
-        backend = self.open_model(prompts=prompts)
+        backend = open_backend(self.model, prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings
         from dpfewshot.synthesizer import Synthesizer
 

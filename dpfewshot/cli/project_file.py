@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dpfewshot.cli.models import options_of
+from dpfewshot.cli.models import open_backend, options_of
 from dpfewshot.cli.project import LEDGER_VARIABLE, PARTS, SETTINGS, Project, names_of, project_of
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.runtime.files import read_text, toml_tables
@@ -84,7 +84,7 @@ class ProjectFile:
 
     def backend(self) -> LogprobBackend:
         """Load the language model."""
-        return self.project.open_model(prompts=self.project.settings.prompts_per_draw)
+        return open_backend(self.project.model, prompts=self.project.settings.prompts_per_draw)
 
     @property
     @redacts_errors(None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.account.rule import Admission
-from dpfewshot.cli.models import Model
+from dpfewshot.cli.models import Model, open_backend
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import Decorator, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, AccountName, Budget, Project, check_budget
@@ -174,7 +174,7 @@ def _choosing(
             Path(project.output).unlink()
     try:
         records, settings = _inputs(project, texts)
-        model = project.open_model(prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
+        model = open_backend(project.model, prompts=_BLOCK, context_tokens=CONTEXT_TOKENS)
         yield records, model, settings | {"on_progress": on_progress}
     except KeyboardInterrupt:
         spent = "`dpfewshot ledger show` says whether it was paid for" if done else "nothing is spent"
