@@ -197,11 +197,14 @@ class Rule:
         return Admission.SUM if self.order is None else Admission.RENYI
 
     def tally(self, cost: Cost) -> Tally:
-        """What a plan costs in each way in which this rule counts."""
+        """What a plan costs in each way in which this rule counts. A divergence is rounded up."""
         amount = Amount.of_cost(cost)
         if self.order is None or not isinstance(cost, EventCost):
             return Tally.of(amount, None)
-        return Tally.of(amount, _divergence(cost, self.order))
+        from dpfewshot.accounting.renyi import renyi_divergence  # loads SciPy: only where it is needed
+
+        found = renyi_divergence(cost.event, self.order)
+        return Tally.of(amount, math.ceil(Fraction(found) * EPSILON_SCALE) if math.isfinite(found) else None)
 
     def fits(self, tally: Tally, limit: Amount) -> bool:
         """Whether one of the two holds."""
@@ -233,14 +236,6 @@ def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
     It loses its divergence if that would not fit the budget, so that no sum of divergences exceeds a budget.
     """
     return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
-
-
-def _divergence(cost: EventCost, order: int) -> int | None:
-    """The event's Rényi divergence in 10⁻¹², rounded up; None if none is known."""
-    from dpfewshot.accounting.renyi import renyi_divergence  # loads SciPy: only where it is needed
-
-    found = renyi_divergence(cost.event, order)
-    return math.ceil(Fraction(found) * EPSILON_SCALE) if math.isfinite(found) else None
 
 
 @functools.cache

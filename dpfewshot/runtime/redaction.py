@@ -152,10 +152,10 @@ def _redacted(error: BaseException, kind: type[DPFewShotError] | None, what: str
         return _same_message(error)
     if isinstance(error, MemoryError) or not is_failure(error):
         return _kind_alone(error)
-    if _wrongly_called(error):
+    frames = _frames(error.__traceback__)
+    if isinstance(error, TypeError) and len(frames) == 1:  # the call itself failed: it names parameters
         return error.with_traceback(None)
     if kind is None:
-        frames = _frames(error.__traceback__)
         if not frames or not _is_ours(frames[-1]):
             return error.with_traceback(_frames_of_others(frames))
         place = f"{_module(frames[-1])}, line {frames[-1].tb_lineno}"
@@ -176,11 +176,6 @@ def _bare(error: BaseException, kind: type[DPFewShotError] | None, what: str) ->
         bare.args = ("an error whose message cannot be shown",)
         return bare
     return kind(f"{what} failed with an error that cannot be shown")
-
-
-def _wrongly_called(error: BaseException) -> bool:
-    """Return whether the call itself failed, as with a missing argument: its message names parameters."""
-    return isinstance(error, TypeError) and len(_frames(error.__traceback__)) == 1
 
 
 def _same_message(error: DPFewShotError) -> DPFewShotError:
