@@ -76,7 +76,7 @@ def _environment() -> Environment:
         loader=jinja2.PackageLoader("dpfewshot.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_visible_text,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # not our own markup
         trim_blocks=True,
     )
     environment.filters |= {
@@ -100,11 +100,6 @@ def _environment() -> Environment:
         "rows": _ROWS,
     }
     return environment
-
-
-def _visible_text(value: object) -> object:
-    """Make every text that a template prints visible, except our own markup."""
-    return visible(value) if type(value) is str else value
 
 
 def visible(text: str) -> str:
