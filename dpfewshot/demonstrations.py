@@ -31,8 +31,6 @@ COLUMNS = ("text", "label", "epsilon", "delta", "relation", "certified", "mechan
 CERTIFICATE: Final = "certificate"
 """A further key of lines that have one: `Certificate.as_dict`."""
 
-_NUMBERS = (int, float)
-
 _NO_COST: Final = PrivacySpend(0.0, 0.0)
 
 _DATA_FILE: Final = "demonstrations.jsonl"
@@ -279,7 +277,7 @@ def from_line(line: object) -> Demonstration:
     strings = [line[name] for name in ("text", "label", "relation", "mechanism")]
     strings += fields.values() if isinstance(fields, dict) else [None]
     limits = {"epsilon": LARGEST / EPSILON_SCALE, "delta": LARGEST / DELTA_SCALE}
-    spends = all(type(line[name]) in _NUMBERS and 0 <= line[name] <= limit for name, limit in limits.items())
+    spends = all(type(line[key]) in {int, float} and 0 <= line[key] <= limit for key, limit in limits.items())
     whole = (
         type(line["tokens"]) is int
         and 0 <= line["tokens"] < 1 << 63

@@ -202,9 +202,7 @@ def unit_of(records: Sequence[Record]) -> str | None:
     named = columns_of(records).unit
     if isinstance(records, StoredRecords) or named is not None:
         return named
-    if all(record.unit is None for record in records):
-        return None
-    return ""
+    return None if all(record.unit is None for record in records) else ""
 
 
 @dataclass(frozen=True, slots=True)

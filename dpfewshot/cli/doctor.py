@@ -217,18 +217,15 @@ def demo(*, project: Project, as_json: bool) -> None:
         document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
         click.echo(json.dumps({**document, "spent": asdict(spent)}))
         return
-    steps = NEXT_STEPS.format(_program())
+    # by its name only where the shell finds it
+    program = "dpfewshot" if shutil.which("dpfewshot") else os.path.relpath(sys.argv[0])
     click.echo(
         f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
         f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
         f"{secrets_in(demonstrations)}\n"
-        f"You may publish these lines, or use them in prompts to any model, without limit.\n{steps}"
+        f"You may publish these lines, or use them in prompts to any model, without limit.\n"
+        f"{NEXT_STEPS.format(program)}"
     )
-
-
-def _program() -> str:
-    """How to call this program from the working folder: by its name only where the shell finds it."""
-    return "dpfewshot" if shutil.which("dpfewshot") else os.path.relpath(sys.argv[0])
 
 
 def secrets_in(demonstrations: Iterable[Demonstration]) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -116,11 +116,7 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     if plan.epsilon is not None:
         warning = "warning: " * bool(noisy_strata(plan))
         lines.append(f"{warning}how the texts will read: {reading(plan)}")
-    return _after("plan: ", map(on_one_line, lines))
-
-
-def _after(word: str, lines: Iterable[str]) -> str:
-    return word + f"\n{' ' * len(word)}".join(lines)
+    return "plan: " + "\n      ".join(map(on_one_line, lines))
 
 
 def _sources(plan: GenerationPlan, noun: str) -> str:
@@ -286,7 +282,7 @@ def in_detail(plan: GenerationPlan, unit: str | None = None) -> str:
             f"{100 * settings.holdout:g} % of the units are kept for `choose`, which then costs no further "
             "budget; the others are drawn more often, which takes more noise. --set holdout=0 uses all"
         )
-    return _after("plan: ", lines)
+    return "plan: " + "\n      ".join(lines)
 
 
 def _cells(stratum: StratumPlan) -> tuple[str, ...]:
