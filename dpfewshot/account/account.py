@@ -257,8 +257,7 @@ class Account:
                 set. Scopes that name no partition ("refund", without "task#…: ") count as strata of one: the
                 caller answers for it that they have no unit in common.
             cost: the plan's certified (ε, δ). A run passes an `Amount`, which counts ε in 10⁻¹² and δ in
-                10⁻¹⁸; an `EventCost` also says what it was computed for. A `PrivacySpend` is
-                rounded up.
+                10⁻¹⁸; an `EventCost` also says what it was computed for. A `PrivacySpend` is rounded up.
             details: public facts for the history.
             draws: the draws that the cost pays for, which `draw` counts.
 

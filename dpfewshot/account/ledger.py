@@ -66,8 +66,7 @@ class BudgetLedger:
         """The account of a data set, of any relation and unit.
 
         Args:
-            relation: of the run, for the command that the message suggests if there is no account.
-            unit: of the run, likewise.
+            relation, unit: of the run, for the command that the message suggests if there is no account.
 
         Raises:
             LedgerError: the account does not exist. Names accounts with similar names.
@@ -186,8 +185,7 @@ def open_account(
         dataset: the account's name.
         create: the budget to create the account with if the ledger has none of that name; an existing one
             keeps its own. None: it must exist.
-        relation: as in `BudgetLedger.create`.
-        unit: as in `BudgetLedger.create`.
+        relation, unit: as in `BudgetLedger.create`.
 
     Raises:
         LedgerError: there is no such account, it was to be created and holds for another relation or unit, or

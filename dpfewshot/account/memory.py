@@ -118,10 +118,8 @@ class MemoryStore:
     def standing(self) -> Standing:
         """See `SqlStore`."""
         with self.change():
-            counted = [entry for entry in self._entries.values() if entry.state != CANCELLED]
-            last = counted[-1] if counted else None
-            newest = None if last is None else (last.scope, last.tally)
-            return replace(self.checked(), last=newest)
+            counted = [(one.scope, one.tally) for one in self._entries.values() if one.state != CANCELLED]
+            return replace(self.checked(), last=counted[-1] if counted else None)
 
     def snapshot(self) -> NoReturn:
         """An account in memory keeps no history for others to read."""

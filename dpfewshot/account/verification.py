@@ -287,12 +287,8 @@ def _other_draws(snapshot: Snapshot, replay: _Replay) -> Iterator[str]:
         except LedgerError as error:
             yield str(error)
         else:
-            drew = row["state"] == CHARGED
-            if (
-                now.lease != granted.lease
-                or not within(now, granted)
-                or not (drew or now.left == granted.left)
-            ):
+            least = 0 if row["state"] == CHARGED else granted.left
+            if now.lease != granted.lease or now.left < least or not within(now, granted):
                 yield f"entry {row['id']} has {now.left} draws left, its history grants {granted.left}"
         lines = released_in(row["progress"] or "")
         if row["progress"] and lines != recorded.get(row["id"], Counter()):

@@ -64,10 +64,9 @@ def report(
             "there is nothing to report: give --demonstrations, --choice, --ledger or --audit"
         )
     opened = account.opened()
-    snapshot = None if opened is None else opened.snapshot()
     sources = reports.Sources(
+        snapshot=None if opened is None else opened.snapshot(),
         demonstrations=None if demonstrations is None else Demonstrations.from_jsonl(demonstrations),
-        snapshot=snapshot,
         choice=None if choice is None else reports.read_choice(choice),
         findings=[finding for path in audits for finding in reports.read_findings(path)],
     )
