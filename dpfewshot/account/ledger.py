@@ -150,9 +150,7 @@ class BudgetLedger:
     ) -> Account:
         """The account of a data set, created as by `create` if it does not exist; else with its own budget.
 
-        Raises:
-            InvalidPlan: an unknown rule, or a budget too small for it.
-            LedgerError: it exists with another relation or unit, or the ledger cannot store these.
+        Errors are those of `create`; of an existing account only the relation and the unit must match.
         """
         name = dataset_name(dataset)
         stored = self._ledger.find(name)

@@ -152,8 +152,7 @@ def _confirm(synthesizer: Synthesizer) -> None:
     if 2 * len(noisy_strata(plan)) <= len(plan.strata) or click.get_current_context().params["quiet"]:
         return
     question = "the texts of most labels will say little of the records: spend the budget all the same?"
-    terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if terminal and not click.confirm(question, err=True):
+    if sys.stdin.isatty() and sys.stderr.isatty() and not click.confirm(question, err=True):
         more = ""
         if account is not None and account.durable:
             most = amount_text(account.budget.epsilon)
