@@ -59,9 +59,6 @@ class Streams(Protocol):
         """Free the memory."""
 
 
-StreamsOpener: TypeAlias = Callable[[int], Streams]
-"""Returns this many streams, all empty."""
-
 StreamGroup: TypeAlias = range
 """Neighbouring streams that take a step together. One stays a dummy, except in a group of one."""
 
@@ -105,6 +102,7 @@ class StreamPool:
     Dummies are copies of one public stream and are rewound after each step.
 
     Args:
+        open_streams: returns so many streams, all empty.
         groups: groups that keep prompts. One more, the `spare`, is for prompts that are not kept.
         group_size: streams of a group; 1 steps each prompt alone, without dummies.
         filler: the token of dummies.
@@ -114,7 +112,9 @@ class StreamPool:
         in_use: held while prompts are evaluated. After an interrupt a lane may still be at work.
     """
 
-    def __init__(self, open_streams: StreamsOpener, *, groups: int, group_size: int, filler: int) -> None:
+    def __init__(
+        self, open_streams: Callable[[int], Streams], *, groups: int, group_size: int, filler: int
+    ) -> None:
         self.in_use = Lock()
         self.closed = False
         self._filler = filler
@@ -161,13 +161,16 @@ class StreamPool:
             batch.evaluated = 0
         # A repeated question without a further token takes the last step again, with the same bits.
         first = min(batch.evaluated, len(released) - 1)
-        lengths = [len(prefix) + len(suffix) for _, suffix in batch.prompts]
+        active = len(batch.prompts)
+        dummies = len(group) - active
         if not batch.evaluated:
-            self._fill_with_dummies(group, len(lengths))
+            self._fill_with_dummies(group, active)
         answers: list[Logits] = []
         for done in range(first, len(released)):
-            tokens = [released[done][row] for row, _ in batch.prompts]
-            answers = self._step(group, tokens, [length + done for length in lengths])
+            tokens = [released[done][row] for row, _ in batch.prompts] + [self._filler] * dummies
+            positions = [len(prefix) + len(suffix) + done for _, suffix in batch.prompts]
+            positions += [self._streams.cells - 1] * dummies
+            answers = self._streams.step(group[0], tokens, positions, active)
         batch.evaluated = len(released)
         yield from zip((row for row, _ in batch.prompts), answers, strict=True)
 
@@ -197,13 +200,6 @@ class StreamPool:
             self._streams.copy(start.stream, stream)
             yield row, self._streams.extend(stream, start.length, suffix) if suffix else start.logits
         batch.evaluated = 0
-
-    def _step(self, group: StreamGroup, following: list[int], positions: list[int]) -> list[Logits]:
-        """Evaluate one token in every stream of a group, dummies included."""
-        active, dummies = len(positions), len(group) - len(positions)
-        tokens = following + [self._filler] * dummies
-        where = positions + [self._streams.cells - 1] * dummies
-        return self._streams.step(group[0], tokens, where, active)
 
     def _fill_with_dummies(self, group: StreamGroup, active: int) -> None:
         """Overwrite the streams after the first `active` with full dummies."""
