@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 from dpfewshot.backends.protocol import LogprobBackend
@@ -129,7 +130,8 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = _json
+    # as transformers' templates expect: letters and markup stay as they are
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     told = {"bos_token": bos, "eos_token": eos, "tools": None, "documents": None}  # as transformers tells
     try:
         opened = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1if true", template)
@@ -145,11 +147,6 @@ def template_failed(reason: str) -> BackendError:
     """Return the error for a template that refuses a conversation of public texts."""
     said = "".join(letter if letter.isprintable() else " " for letter in reason[:_LONGEST_REASON])
     return BackendError(f"the model's chat template refuses turns that alternate: {said}; use chat=False")
-
-
-def _json(value: object, indent: int | None = None) -> str:
-    """Write JSON as transformers' templates expect: letters and markup stay as they are."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(message: object = "") -> NoReturn:
