@@ -45,9 +45,6 @@ class LlamaServer(Dialect):
         "repeat_last_n": 64,
     }
 
-    _pieces: list[bytes]
-    _letter: int
-
     async def connect(self) -> None:
         """Read the vocabulary with its bytes from one public prompt, and with `ignore_eos` the end tokens."""
         root = self.client.root
@@ -59,7 +56,7 @@ class LlamaServer(Dialect):
         self.bos = bare[0] if bare else None
         prompt = await self._tokens_of("a", add_special=True)
         try:
-            self._letter = field(prompt, -1)
+            self._letter: int = field(prompt, -1)
             body = {**self._asked_of(prompt), "ignore_eos": True}
             answer = await self.client.ask(f"{root}/completion", body, lambda answer: answer, public=True)
             entries = {entry["id"]: entry for entry in _top(answer)}

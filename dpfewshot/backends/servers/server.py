@@ -224,10 +224,7 @@ class Server:
         async with self.client.gate.alone(patient=kind in self._expected):
             if self._is_fresh(kind, seconds):  # another thread asked while this one waited
                 return
-            try:
-                (row,) = await self.answer([self._canary], asked)
-            except Fault as fault:
-                raise fault.error(self.name) from None
+            (row,) = await self.answer([self._canary], asked)
             self._asked[kind] = time.monotonic()
         if np.isnan(row).any():
             raise BackendError(f"{self.name} answered a public prompt with invalid log-probabilities")
