@@ -162,23 +162,20 @@ class HuggingFaceModel:
         """Return the shapes that each layer caches, found by evaluating two public tokens."""
         from transformers import DynamicCache
 
-        kept = DynamicCache()
+        kept, failure = DynamicCache(), None
         try:
             with self.torch.inference_mode():
                 ids = self.torch.zeros((1, 2), dtype=self.torch.int64, device=self.device)
                 self.network(input_ids=ids, past_key_values=kept, use_cache=True, logits_to_keep=1)
             parts = [(layer.keys.shape, layer.values.shape) for layer in kept.layers]
-        except Exception as error:
-            raise self._unsuited() from error
+        except Exception as error:  # noqa: BLE001 - raised below
+            parts, failure = [], error
         if not parts or any(len(shape) != 4 or shape[2] != 2 for pair in parts for shape in pair):  # noqa: PLR2004
-            raise self._unsuited()
+            raise BackendError(
+                f"model {self.name!r} is not a decoder-only transformer with a cache of keys and values: "
+                "choose one that is"
+            ) from failure
         return [((keys[1], keys[3]), (values[1], values[3])) for keys, values in parts]
-
-    def _unsuited(self) -> BackendError:
-        return BackendError(
-            f"model {self.name!r} is not a decoder-only transformer with a cache of keys and values: "
-            "choose one that is"
-        )
 
 
 def _libraries() -> tuple[Any, Any]:
