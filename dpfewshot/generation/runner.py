@@ -20,7 +20,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.stopping import Stopped, StopSignal
+from dpfewshot.generation.stopping import POLL, Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
@@ -32,9 +32,6 @@ OnDemonstration = Callable[[Demonstration], None]
 
 _LANES = 128
 """The most strata that wait for workers at the same time."""
-
-_POLL = 0.1
-"""Seconds after which a run with workers checks whether its caller was cancelled."""
 
 _BAR: Final = "{desc}: {bar} {n_fmt} of {total_fmt} texts [{elapsed}<{remaining}{postfix}]"
 
@@ -50,8 +47,7 @@ def release_all(
     """Release every planned demonstration.
 
     Args:
-        on_demonstration: called with each demonstration, one call at a time; first with those that an earlier
-            process released, which may have ended before it was told.
+        on_demonstration: as of `Synthesizer.generate_all`.
         workers: make the demonstrations of several strata at a time; None: the caller's thread makes all.
         resume: whether those count that the runs have released already.
 
@@ -164,9 +160,6 @@ def _side_by_side(
     shares: Sequence[_Share], stop: StopSignal, workers: Workers, finish: OnDemonstration
 ) -> None:
     """Give each stratum to a worker."""
-    to_do = [share for share in shares if share.to_do]
-    if not to_do:
-        return
     halt = StopSignal()
 
     def make(share: _Share) -> None:
@@ -175,9 +168,9 @@ def _side_by_side(
             share.made.append(one)
             finish(one)
 
-    with ThreadPoolExecutor(min(_LANES, len(to_do)), thread_name_prefix="dpfewshot") as lanes:
+    with ThreadPoolExecutor(_LANES, thread_name_prefix="dpfewshot") as lanes:
         # in the caller's context, so that spans and request ids are the caller's
-        made = [lanes.submit(contextvars.copy_context().run, make, share) for share in to_do]
+        made = [lanes.submit(contextvars.copy_context().run, make, share) for share in shares if share.to_do]
         try:
             while _unfinished(made):
                 stop.check()
@@ -191,7 +184,7 @@ def _unfinished(made: Sequence[Future[None]]) -> bool:
 
     After any other failure the others finish: which texts there are must not depend on who was faster.
     """
-    done, others = wait(made, timeout=_POLL)
+    done, others = wait(made, timeout=POLL)
     return bool(others) and not any(may_pass(error) for each in done if (error := each.exception()))
 
 

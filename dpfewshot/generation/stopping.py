@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 
-_POLL = 0.05
-"""Seconds after which a thread that waits for a lock checks whether it was stopped."""
+POLL: Final = 0.05
+"""Seconds after which a thread that waits for a lock or a worker checks whether it was stopped."""
 
 
 class Stopped(BaseException):
@@ -32,7 +32,7 @@ class StopSignal(threading.Event):
     def holding(self, lock: threading.RLock) -> Iterator[None]:
         """Hold the lock, or stop waiting for it as `check` does."""
         self.check()
-        while not lock.acquire(timeout=_POLL):
+        while not lock.acquire(timeout=POLL):
             self.check()
         try:
             yield

@@ -25,7 +25,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import Stopped, StopSignal
+from dpfewshot.generation.stopping import POLL, Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.telemetry import NO_OBSERVERS
 from dpfewshot.runtime.forking import cached_property
@@ -37,9 +37,6 @@ BackendFactory = Callable[[], LogprobBackend] | str
 
 _DEATHS: Final = 3
 """Workers that may die in a row on one stratum, without a demonstration, before the run gives up."""
-
-_POLL: Final = 0.1
-"""Seconds after which a caller that waits for a worker checks whether it was stopped."""
 
 _made = threading.local()
 """The last backend that this thread made: its process, its key and itself."""
@@ -165,7 +162,7 @@ class Workers:
 
 def _is_done(future: Future[Any]) -> bool:
     """Whether it is, after a while."""
-    wait([future], timeout=_POLL)  # never ends for one that its executor dropped
+    wait([future], timeout=POLL)  # never ends for one that its executor dropped
     return future.done()
 
 
