@@ -104,10 +104,7 @@ class TokenAutomaton:
 
     def after(self, state: int, token: int) -> tuple[int, tuple[int, ...]]:
         """The state after a further token and what is forced then, and the tokens of what is forced."""
-        if token not in self._texts:  # an end token
-            return state, ()
-        reached = self._reached(state, token)
-        return self._forced[reached][1], self._forced_tokens[reached]
+        return self._read(state, token)[1:]
 
     def accepts(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -140,12 +137,12 @@ class TokenAutomaton:
         """The text of drawn tokens; one that was cut off continues on a shortest way to a match."""
         written, state = self._forced[_START]
         for token in tokens:
-            more, state = self._read(state, token)
+            more, state, _ = self._read(state, token)
             written += more
         while not self.accepts(state):
             step = self._step(state)
             nearest = int(step.tokens[np.argmin(self._distances[step.states])])
-            more, state = self._read(state, nearest)
+            more, state, _ = self._read(state, nearest)
             written += more
         return written.removeprefix(" ") if self._spaced else written
 
@@ -160,21 +157,17 @@ class TokenAutomaton:
         self._most_forced = rows, settled  # at once: strata ask side by side
         return int(rows[min(drawn, len(rows) - 1)][self._place[state]])
 
-    def _read(self, state: int, token: int) -> tuple[str, int]:
-        """A token's text with what is forced behind it, and the state then."""
-        if token not in self._texts:
-            return "", state
-        forced, settled = self._forced[self._reached(state, token)]
-        return self._texts[token].decode() + forced, settled
-
-    def _reached(self, state: int, token: int) -> int:
-        """The state behind a token, before what is forced then."""
+    def _read(self, state: int, token: int) -> tuple[str, int, tuple[int, ...]]:
+        """A token's text with what is forced behind it, the state then, and the tokens of what is forced."""
+        if token not in self._texts:  # an end token
+            return "", state, ()
         reached = self._automaton.after(state, self._texts[token])
         if reached not in self._forced:
             raise BackendError(
                 "a released token does not fit the task's schema: the run was begun with another model"
             )
-        return reached
+        forced, settled = self._forced[reached]
+        return self._texts[token].decode() + forced, settled, self._forced_tokens[reached]
 
     def _followed(self, state: int) -> Step:
         """Every token that the automaton reads, all at once, and the states before what is forced."""
