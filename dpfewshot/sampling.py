@@ -41,7 +41,6 @@ class Sampler(Protocol):
 
     def draw(self, sizes: Sizes) -> list[list[tuple[int, int]]]:
         """The non-empty subsets of one draw, each as pairs of indices: a unit, and one of its records."""
-        ...
 
 
 @dataclass(frozen=True)

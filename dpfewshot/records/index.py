@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -309,9 +309,8 @@ def _digest(name: str, key: bytes) -> bytes:
 def _schema(place: _Place) -> Any:
     """The columns of an index: texts, names, and a digest for each name."""
     arrow = pyarrow_for("index_records")
-    columns = asdict(place.columns)
-    del columns["fields"]  # the text column's name tells them
-    del columns["masked"]  # a file's texts are as they are
+    # the text column's name tells its fields, and a file's texts are not masked
+    columns = {name: getattr(place.columns, name) for name in ("text", "label", "unit")}
     told = {
         "format": "dpfewshot index 2",
         "confidential": "as private as the records: it holds them",

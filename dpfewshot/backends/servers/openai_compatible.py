@@ -78,7 +78,6 @@ class OpenAICompatible(LogprobBackend):
         if type(concurrency) is not int or concurrency < 1 or not timeout > 0:
             raise BackendError(f"concurrency={concurrency}: at least 1; timeout={timeout}: above 0")
         base_urls: list[Any] = [*base_url] if isinstance(base_url, list | tuple) else [base_url]
-
         check_addresses(base_urls)
 
         def servers() -> list[Server]:
