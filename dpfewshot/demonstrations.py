@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.certificates import Certificate
-from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.errors import InvalidRecords, needs_extra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
 from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.tasks import Task
@@ -233,18 +233,14 @@ class Demonstrations(Sequence[Demonstration]):
 
     def to_dataset(self) -> datasets.Dataset:
         """A `datasets.Dataset` with the columns of a line; `MissingExtra` without datasets."""
-        try:
+        with needs_extra("to_dataset()", "datasets"):
             import datasets
-        except ImportError:
-            raise MissingExtra("to_dataset()", "datasets") from None
         return datasets.Dataset.from_dict(self._columns())
 
     def to_pandas(self) -> pd.DataFrame:
         """A `pandas.DataFrame` with the columns of a line; `MissingExtra` without pandas."""
-        try:
+        with needs_extra("to_pandas()", "pandas"):
             import pandas as pd
-        except ImportError:
-            raise MissingExtra("to_pandas()", "pandas") from None
         return pd.DataFrame(self._columns())
 
     def _columns(self) -> dict[str, list[object]]:

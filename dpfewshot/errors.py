@@ -21,7 +21,8 @@ carry no private variable, message or chain (dpfewshot/runtime/redaction.py).
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 INSTALL: Final = "in a checkout of dpfewshot, run pip install '.[{extra}]'"
@@ -110,3 +111,12 @@ class MissingExtra(DPFewShotError, ImportError):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the message, which is not what the initialiser takes."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Raise `MissingExtra`, which names what needs it, where an import of the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(what, extra) from error

@@ -20,7 +20,7 @@ from dpfewshot.backends.machine import digest_of, short_spin
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns, StreamBackend, check_settings
 from dpfewshot.backends.text import END_NAMES, conversation, readable
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError, MissingExtra, needs_extra
 
 ATTENTIONS = ("eager", "sdpa")
 """transformers' implementations of attention that accept a mask for each row."""
@@ -52,9 +52,13 @@ class HuggingFaceModel:
         self, model: str | os.PathLike[str], device: str | None, dtype: str | None, attention: str
     ) -> None:
         self.name = os.fspath(model)
-        self.torch, transformers = _libraries()
-        self.device = _device(self.torch, device)
-        self.dtype = _dtype(self.torch, dtype, self.device)
+        with needs_extra("HuggingFace", "huggingface"):
+            with short_spin():
+                import torch
+            import transformers
+        self.torch: Any = torch
+        self.device = _device(torch, device)
+        self.dtype = _dtype(torch, dtype, self.device)
         if attention not in ATTENTIONS:
             raise BackendError(f"unknown attention {attention!r}; choose {', '.join(ATTENTIONS)}")
         source = _source(self.name)
@@ -176,16 +180,6 @@ class HuggingFaceModel:
                 "choose one that is"
             ) from failure
         return [((keys[1], keys[3]), (values[1], values[3])) for keys, values in parts]
-
-
-def _libraries() -> tuple[Any, Any]:
-    try:
-        with short_spin():
-            import torch
-        import transformers
-    except ImportError as error:
-        raise MissingExtra("HuggingFace", "huggingface") from error
-    return torch, transformers
 
 
 def _device(torch: Any, name: str | None) -> Any:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError, needs_extra
 
 BROKEN: Final = "\ufffd"
 """What `detokenize` returns for bytes that are no character."""
@@ -122,10 +122,8 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
     """
     if not template:
         raise BackendError("the model has no chat template: use a chat model, or chat=False")
-    try:
+    with needs_extra("a chat template", "demo"):
         from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise MissingExtra("a chat template", "demo") from error
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar, cast
 
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError, needs_extra
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -34,10 +34,8 @@ class RayExecutor(Executor):
     """
 
     def __init__(self, address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> None:
-        try:
+        with needs_extra("RayExecutor", "ray"):
             import ray
-        except ImportError:
-            raise MissingExtra("RayExecutor", "ray") from None
         if not ray.is_initialized():
             _start(ray, address)
         self._ray: Any = ray

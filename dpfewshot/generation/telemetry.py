@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from dpfewshot.errors import InvalidPlan, MissingExtra
+from dpfewshot.errors import InvalidPlan, needs_extra
 from dpfewshot.runtime.redaction import is_failure
 from dpfewshot.values import Demonstration, PrivacySpend
 
@@ -117,10 +117,8 @@ class OpenTelemetryObserver(Observer):
     """
 
     def __init__(self) -> None:
-        try:
+        with needs_extra("OpenTelemetryObserver", "opentelemetry"):
             from opentelemetry import context, metrics, trace
-        except ImportError:
-            raise MissingExtra("OpenTelemetryObserver", "opentelemetry") from None
         self._context = context
         self._trace = trace
         self._tracer = trace.get_tracer("dpfewshot")

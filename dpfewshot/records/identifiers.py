@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
-from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.errors import InvalidRecords, needs_extra
 from dpfewshot.records.reading import as_records
 from dpfewshot.records.units import Integers
 from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
@@ -187,11 +187,9 @@ def _recognizers(language: str) -> tuple[Any, ...]:
     Presidio leaves a pattern out when its search takes longer than a limit, so a busy machine could mask less
     of a record. Within this process there is no such limit any more, for other users of Presidio either.
     """
-    try:
+    with needs_extra("masking identifiers", "presidio"):
         from presidio_analyzer import PatternRecognizer, pattern_recognizer, predefined_recognizers
         from presidio_analyzer.predefined_recognizers.generic import iban_recognizer
-    except ImportError:
-        raise MissingExtra("masking identifiers", "presidio") from None
     pattern_recognizer.REGEX_TIMEOUT_SECONDS = iban_recognizer.REGEX_TIMEOUT_SECONDS = None
     logging.getLogger("presidio-analyzer").addFilter(_is_public)
     known = [getattr(predefined_recognizers, name) for name in sorted(predefined_recognizers.__all__)]

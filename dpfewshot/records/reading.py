@@ -21,7 +21,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias, overload
 
-from dpfewshot.errors import InvalidRecords, MissingExtra
+from dpfewshot.errors import InvalidRecords, needs_extra
 from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import (
@@ -399,11 +399,9 @@ def _table_rows(rows: Callable[[BufferedIOBase, Columns | None], Iterator[object
 
 def pyarrow_for(what: str) -> Any:
     """The package pyarrow. Without it, `MissingExtra` names what it is for."""
-    try:
+    with needs_extra(what, "parquet"):
         import pyarrow as pa
         import pyarrow.ipc
-    except ImportError:
-        raise MissingExtra(what, "parquet") from None
     return pa
 
 

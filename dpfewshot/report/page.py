@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.audit import Figure
-from dpfewshot.errors import MissingExtra
+from dpfewshot.errors import needs_extra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text
@@ -68,10 +68,8 @@ def page(contents: Contents, *, title: str, made: date) -> str:
 
 
 def _environment() -> Environment:
-    try:
+    with needs_extra("dpfewshot report", "report"):
         import jinja2
-    except ImportError:
-        raise MissingExtra("dpfewshot report", "report") from None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpfewshot.report"),
         autoescape=True,

