@@ -123,40 +123,31 @@ class PromptWriter:
     task: Task
     backend: LogprobBackend = field(repr=False)
     record_token_cap: int
-    _instruction: tuple[int, ...] = field(init=False, repr=False)
-    _between: tuple[int, ...] = field(init=False, repr=False)
-    _label_field: tuple[int, ...] = field(init=False, repr=False)
-    _text_field: tuple[int, ...] = field(init=False, repr=False)
-    _further: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    _unnamed: LabelPrompts = field(init=False, repr=False)
+    """The pieces before a label's name stands in them: the prefix is the instruction alone."""
 
     def __post_init__(self) -> None:
-        layout = self.task.layout
+        layout, tokens = self.task.layout, self.backend.tokenize
         first, *others = layout.fields
-        tokens = self.backend.tokenize
-        pieces = {
-            "_instruction": tokens(self.task.preamble()),
-            "_between": tokens("\n\n"),
-            "_label_field": tokens(f"{self.task.label_field}:"),
-            "_text_field": tokens(f"\n{first}:"),
-        }
+        instruction, between, text_field = tokens(self.task.preamble()), tokens("\n\n"), tokens(f"\n{first}:")
         if self.task.chat:
             turns = chat_turns(self.backend)
-            pieces["_instruction"] = [*turns.head, *pieces["_instruction"]]
-            pieces["_between"] = [*turns.following]
-            pieces["_text_field"] = [*turns.answer, *tokens(f"{first}:")]
-        for name, piece in pieces.items():
-            object.__setattr__(self, name, tuple(piece))
-        further = (self.backend.tokenize(f"{layout.separator}{name}:") for name in others)
-        object.__setattr__(self, "_further", tuple(map(tuple, further)))
+            instruction, between = [*turns.head, *instruction], [*turns.following]
+            text_field = [*turns.answer, *tokens(f"{first}:")]
+        label_field = tokens(f"{self.task.label_field}:")
+        further = tuple(tuple(tokens(f"{layout.separator}{name}:")) for name in others)
+        unnamed = LabelPrompts(instruction, label_field, between, label_field, further, tuple(text_field))
+        object.__setattr__(self, "_unnamed", unnamed)
 
     def for_label(self, label: str, number: int | None = None) -> LabelPrompts:
         """Return the pieces of the prompts for a label, or for a text of one subject (`Task.described`)."""
         named = self.backend.tokenize(f" {self.task.described(label, number)}")
-        opening = [*self._label_field, *named, *self._text_field]
+        bare = self._unnamed
+        opening = [*bare.opening, *named, *bare.text_field]
         # If labels are free, a record's label is private: records share only the field's name.
-        opener = self._label_field if self.task.labels is None else opening
-        prefix = [*self._instruction, *opener]
-        return LabelPrompts(prefix, [*opener], [*self._between], opening, self._further, self._text_field)
+        opener = bare.opener if self.task.labels is None else opening
+        prefix = [*bare.prefix, *opener]
+        return replace(bare, prefix=prefix, opener=[*opener], between=[*bare.between], opening=opening)
 
     def body(self, record: Record) -> Body:
         """One record's tokens after its opener; None if it cannot be tokenised."""
@@ -170,7 +161,7 @@ class PromptWriter:
         if self.task.labels is not None:
             return text
         label = self._value(on_one_line(record.label))
-        return [*first_tokens(self.backend, label, self.record_token_cap), *self._text_field, *text]
+        return [*first_tokens(self.backend, label, self.record_token_cap), *self._unnamed.text_field, *text]
 
     def longest_suffix(self, label: str, records_per_prompt: int, max_tokens: int) -> int:
         """Return the most tokens after the prefix in a prompt of N records, computed from caps alone.
@@ -178,7 +169,7 @@ class PromptWriter:
         With N > 1, a subset may hold more than N records.
         """
         prompts = self.for_label(label)
-        free = self.record_token_cap + len(self._text_field) if self.task.labels is None else 0
+        free = self.record_token_cap + len(prompts.text_field) if self.task.labels is None else 0
         further = sum(map(len, prompts.further))
         a_record = len(prompts.opener) + free + self.record_token_cap + further + len(prompts.between)
         generated = len(prompts.opening) + max_tokens + further
@@ -188,7 +179,7 @@ class PromptWriter:
         values = [*map(self._value, self.task.layout.values(text))]
         tokens: list[int] = []
         lengths = _fair_lengths([*map(len, values)], self.record_token_cap)
-        for name, value, length in zip(((), *self._further), values, lengths, strict=True):
+        for name, value, length in zip(((), *self._unnamed.further), values, lengths, strict=True):
             tokens += [*name, *first_tokens(self.backend, value, length)]
         return tokens
 
