@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -138,8 +139,7 @@ class Draft:
             values[-1] = whole_sentences(values[-1])
         if len(self._layout.fields) == 1:
             return values[0]
-        reached = zip(self._layout.fields, values, strict=False)
-        return self._layout.text(dict.fromkeys(self._layout.fields, "") | dict(reached))
+        return self._layout.text(dict(zip_longest(self._layout.fields, values, fillvalue="")))
 
     def _ends_field(self, token: int) -> bool:
         if not self._layout.multiline or token in self._backend.end_token_ids:
