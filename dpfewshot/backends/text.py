@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn
 
@@ -91,11 +91,6 @@ def wordless_tokens(backend: LogprobBackend) -> frozenset[int]:
         return frozenset(t for t, text in texts if text.strip() and not _MAY_BEGIN_A_WORD.search(text))
 
     return backend.known("wordless tokens", find)
-
-
-def text_of(backend: LogprobBackend, released: Iterable[int], ends: frozenset[int]) -> str:
-    """Return what a label's tokens say, without the token that ended them and without parts of characters."""
-    return whole_text(backend, [token for token in released if token not in ends]).strip()
 
 
 # ---- chat templates --------------------------------------------------------------------------------------

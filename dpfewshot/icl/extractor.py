@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dpfewshot.backends.protocol import LogprobBackend, Tokens, failing_as_backend
-from dpfewshot.backends.text import ending_tokens, text_of
+from dpfewshot.backends.text import ending_tokens, whole_text
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.icl.prompt import FewShotPrompt, Labeller, Question, no_answer
 from dpfewshot.prompts.few_shot import PromptFormat
@@ -77,8 +77,9 @@ class Extractor(Labeller[str]):
         return [None if index in unanswered else tokens for index, tokens in enumerate(written)]
 
     def text(self, written: Tokens) -> str:
-        """Return the text of what `greedy` wrote."""
-        return text_of(self.prompt.backend, written, self._ends)
+        """Return the text of what `greedy` wrote, without its end and without parts of characters."""
+        said = [token for token in written if token not in self._ends]
+        return whole_text(self.prompt.backend, said).strip()
 
 
 def same_label(written: str, label: str) -> bool:
