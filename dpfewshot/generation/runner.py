@@ -135,12 +135,7 @@ class _Share:
     to_do: list[str]
 
 
-def _in_turn(
-    shares: Sequence[_Share],
-    stop: StopSignal,
-    finish: OnDemonstration,
-    bar: tqdm[Any],
-) -> None:
+def _in_turn(shares: Sequence[_Share], stop: StopSignal, finish: OnDemonstration, bar: tqdm[Any]) -> None:
     """Make one demonstration of each stratum, then the next of each."""
     for labels in zip_longest(*(tuple(share.to_do) for share in shares)):
         for share, label in zip(shares, labels, strict=True):

@@ -166,8 +166,7 @@ class StratumRun:
 
     def start_afresh(self, plan: str, run: str) -> None:
         """Drop the reservation, and the lock, which another thread may have held: a child begins anew."""
-        self.lock, self.reservation, self.away = threading.RLock(), None, False
-        self.late = []
+        self.lock, self.reservation, self.away, self.late = threading.RLock(), None, False, []
         self.key = RunKey(plan, run, self.key.stratum)
 
     def hand_over(self) -> None:

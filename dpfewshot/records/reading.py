@@ -24,15 +24,7 @@ from typing import Any, Final, TypeAlias, overload
 from dpfewshot.errors import InvalidRecords, needs_extra
 from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
 from dpfewshot.runtime.redaction import redacts_errors
-from dpfewshot.values import (
-    LABEL_COLUMN,
-    TEXT_COLUMN,
-    Columns,
-    Records,
-    StoredRecords,
-    columns_of,
-    counted,
-)
+from dpfewshot.values import LABEL_COLUMN, TEXT_COLUMN, Columns, Records, StoredRecords, columns_of, counted
 
 _BOM: Final = b"\xef\xbb\xbf"
 _MAGIC: Final = b"ARROW1"

@@ -165,8 +165,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "self.lock, self.reservation, self.away = threading.RLock(), None, False",
-        "self.lock, self.away = threading.RLock(), False",
+        "self.lock, self.reservation, self.away, self.late = threading.RLock(), None, False, []",
+        "self.lock, self.away, self.late = threading.RLock(), False, []",
         "a forked child does not draw from its parent's plan",
         "tests/integration/test_service.py tests/generation/test_interruptions.py",
     ),

@@ -30,10 +30,7 @@ _IN_OLLAMA: Final = re.compile(
 )
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"
-_CHANGING_LAYERS: Final = (
-    "application/vnd.ollama.image.adapter",
-    "application/vnd.ollama.image.tensor",
-)
+_CHANGING_LAYERS: Final = ("application/vnd.ollama.image.adapter", "application/vnd.ollama.image.tensor")
 """Layers without which the file is not the model: an adapter, and weights in another form."""
 
 _OLLAMA_FOLDERS: Final = (Path("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models"))

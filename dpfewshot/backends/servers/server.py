@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -190,14 +189,11 @@ class Server:
                 return None
 
     async def answer(
-        self,
-        prompts: Sequence[Tokens],
-        support: Tokens | None,
-        settings: Mapping[str, Any] = MappingProxyType({}),
+        self, prompts: Sequence[Tokens], support: Tokens | None, settings: Mapping[str, Any] | None = None
     ) -> list[Logprobs]:
         """Send one request for up to `prompts_per_request` prompts; another model's answer is a `Fault`."""
         dialect = self.dialect
-        url, body = dialect.request(prompts, support, settings)
+        url, body = dialect.request(prompts, support, settings or {})
 
         def read(answer: Any) -> tuple[list[Logprobs], tuple[Any, ...]]:
             return dialect.read(answer, prompts, support), dialect.identity_of(answer)
