@@ -13,7 +13,8 @@ import pytest
 
 from dpfewshot.backends import LlamaCpp, packaged_model_path
 from dpfewshot.backends.llama_cpp import backend as llama_cpp
-from dpfewshot.backends.llama_cpp.model import FILE, FILE_TYPES, converted
+from dpfewshot.backends.llama_cpp.library import FILE_TYPES
+from dpfewshot.backends.llama_cpp.model import FILE, converted
 from dpfewshot.errors import BackendError, MissingExtra
 
 PROMPTS = ["The capital of France is", "Rome", "What country did Ponce de Leon come from ?"]

@@ -161,13 +161,14 @@ _STATED: Final[dict[str, Any]] = {
 }
 """What `FITTING` has and does not export."""
 
-_QUANTIZING: Final = (
-    "llama_model_quantize_default_params",
-    "llama_model_quantize",
-    "LLAMA_FTYPE_MOSTLY_BF16",
-    "LLAMA_FTYPE_MOSTLY_F16",
-    "LLAMA_FTYPE_MOSTLY_Q8_0",
-)
+FILE_TYPES: Final = {
+    "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
+    "f16": "LLAMA_FTYPE_MOSTLY_F16",
+    "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
+}
+"""llama.cpp's names for the forms that weights can be converted to."""
+
+_QUANTIZING: Final = ("llama_model_quantize_default_params", "llama_model_quantize", *FILE_TYPES.values())
 """What converts weights. The prebuilt library does not export it."""
 
 _BEHIND: Final = 64

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfewshot.backends.llama_cpp.library import Library, load_library
+from dpfewshot.backends.llama_cpp.library import FILE_TYPES, Library, load_library
 from dpfewshot.backends.protocol import Tokens
 from dpfewshot.backends.streams.backend import Columns
 from dpfewshot.backends.text import conversation, readable
@@ -22,13 +22,6 @@ from dpfewshot.errors import BackendError, MissingExtra
 
 FILE: Final = "file"
 """The weights as the file has them."""
-
-FILE_TYPES: Final = {
-    "bf16": "LLAMA_FTYPE_MOSTLY_BF16",
-    "f16": "LLAMA_FTYPE_MOSTLY_F16",
-    "q8_0": "LLAMA_FTYPE_MOSTLY_Q8_0",
-}
-"""llama.cpp's names for the forms that weights can be converted to."""
 
 ALL_LAYERS: Final = 2**31 - 1
 """More layers than any model has."""
