@@ -55,10 +55,9 @@ def release_all(
         BudgetExceeded: too few draws are left for some, which interruptions or other callers took. All others
             are made first.
     """
-    for run in generation.runs:
-        run.check_open()
     shares = []
     for run in generation.runs:
+        run.check_open()
         released = run.released if resume else []
         to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
         shares.append(_Share(run, released, to_do))

@@ -331,10 +331,8 @@ class WorkerBackend:
         mine = (os.getpid(), self.key)
         if getattr(_made, "key", None) != mine:
             _made.key = _made.backend = None  # before a second model is loaded, which may fail
-            if isinstance(self.factory, str):
-                made = backend_from(self.factory)
-            else:
-                made = made_by(self.factory, "worker_backend")
+            factory = self.factory
+            made = backend_from(factory) if isinstance(factory, str) else made_by(factory, "worker_backend")
             _check_no_client(made)
             _made.backend = made
             _made.key = mine

@@ -112,7 +112,7 @@ def as_records(
 def as_records(
     source: Any, *, text: TextColumns = "text", label: str = "label", unit: str | None = None
 ) -> Records | StoredRecords:
-    """Convert rows in memory to records.
+    """Convert rows in memory to records like those of `read_records`.
 
     Args:
         source: a `pandas.DataFrame`, a `datasets.Dataset`, or an iterable of mappings or `Record` objects.
@@ -122,9 +122,6 @@ def as_records(
         text: the column or key with the text, or those of several fields, as in `read_records`.
         label: the column or key with the label, a string: map class numbers to their names first.
         unit: the column or key that says whom a record belongs to, or None.
-
-    Returns:
-        The records. Each remembers the columns' names, in whatever list it ends up.
 
     Raises:
         InvalidRecords: a row cannot be used: the message has its number, from 1, and quotes none of it. Or

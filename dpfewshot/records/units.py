@@ -151,8 +151,7 @@ def labels_by_row(records: Sequence[Record]) -> dict[int, str]:
     """The labels, each by the position of the first record that has it."""
     if isinstance(records, StoredRecords):
         return dict(records.labels)
-    rows = _label_rows(records)
-    return {row: records[row].label for row in first_rows(rows)}
+    return {row: records[row].label for row in first_rows(_label_rows(records))}
 
 
 def first_rows(rows: Integers) -> list[int]:

@@ -54,14 +54,9 @@ class Replicas:
     """
 
     def __init__(self, servers: Sequence[Server]) -> None:
-        self.servers = servers
+        self.servers, self.first = servers, servers[0]
         self._loop = PrivateLoop()
         self._loop.silence()
-
-    @property
-    def first(self) -> Server:
-        """The first replica."""
-        return self.servers[0]
 
     async def open(self) -> None:
         """Connect to all, and refuse one that differs from the first."""
