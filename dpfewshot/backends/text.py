@@ -35,8 +35,6 @@ END_NAMES = (
 )
 """The texts of common end tokens. A model's configuration often names one; a server names none."""
 
-_LONGEST_REASON: Final = 200
-
 
 # ---- characters ------------------------------------------------------------------------------------------
 
@@ -138,7 +136,7 @@ def conversation(template: str | None, contents: Sequence[str], *, bos: str, eos
 
 def template_failed(reason: str) -> BackendError:
     """Return the error for a template that refuses a conversation of public texts."""
-    said = "".join(letter if letter.isprintable() else " " for letter in reason[:_LONGEST_REASON])
+    said = "".join(letter if letter.isprintable() else " " for letter in reason[:200])
     return BackendError(f"the model's chat template refuses turns that alternate: {said}; use chat=False")
 
 

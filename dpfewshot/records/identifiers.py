@@ -31,8 +31,6 @@ LEAST_SCORE: Final = 0.4
 _NOT_MASKED: Final = frozenset({"DateRecognizer", "UrlRecognizer"})
 """They find what rarely identifies a person by itself, and much else."""
 
-_BLANK_LINE: Final = "\n\n"
-
 
 class _Found(NamedTuple):
     """An identifier in a text."""
@@ -130,7 +128,7 @@ def _masked(record: Record, columns: Columns, language: str) -> Record | None:
     """A record with its text masked; None if that fails, whatever the cause."""
 
     def masked() -> Record:
-        text = _BLANK_LINE.join(_replaced(part, language) for part in record.text.split(_BLANK_LINE))
+        text = "\n\n".join(_replaced(part, language) for part in record.text.split("\n\n"))
         return replace(record, text=text, columns=columns)
 
     silence = _SILENT.set(True)

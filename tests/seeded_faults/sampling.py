@@ -47,7 +47,7 @@ SAMPLING_AND_NOISE = (
     ),
     Fault(
         "dpfewshot/records/identifiers.py",
-        "for part in record.text.split(_BLANK_LINE)",
+        'for part in record.text.split("\\n\\n")',
         "for part in [record.text]",
         "no identifier crosses from one field to another",
         "tests/records/test_identifiers.py",

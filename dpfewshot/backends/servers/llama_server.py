@@ -143,10 +143,8 @@ class LlamaServer(Dialect):
             "cache_prompt": False,
         }
 
-    async def _tokens_of(
-        self, text: str, *, add_special: bool = False, parse_special: bool = False
-    ) -> list[int]:
-        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+    async def _tokens_of(self, text: str, **settings: bool) -> list[int]:
+        body = {"content": text, "add_special": False, "parse_special": False, **settings}
         return await self.client.ask(f"{self.client.root}/tokenize", body, token_ids)
 
     async def _name_special_tokens(self) -> None:
