@@ -33,7 +33,7 @@ from dpfewshot.planning.population import Population
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.records import as_records
 from dpfewshot.releases.payment import open_payment
-from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, LabelScorer, Progress, charged, scoring_progress
+from dpfewshot.releases.scoring import RECORD_TOKEN_CAP, LabelScorer, Progress, scoring_progress
 from dpfewshot.releases.selection import label_weights
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import PoissonSampler, drawable
@@ -126,7 +126,8 @@ def release_calibration(
         with scoring_progress(1, on_progress) as advance:
             rows = scorer.probabilities(drawn)
             advance()
-        permit = charged(reservation, [scorer])
+        scorer.check_backend()
+        permit = reservation.draw()
         units = payment.population * mean_weight
         bias = mean.release(rows, units, permit, random_source, weights_of_records(drawn, weights))
     return Calibration(
@@ -227,12 +228,8 @@ def integers_of(
     """Each row's centred log-probabilities, clipped to a norm, on the grid: their L2 norm is at most `GRID`.
 
     A row without an answer, which is zero or not finite, becomes zero. So does one whose integers exceed the
-    norm, which rounding alone could cause.
-
-    Args:
-        rows: probabilities, shape (units, labels); each row depends on one unit alone.
-        clip: R in nats, which becomes `GRID` steps.
-        weights: of the rows, 0..1, shape (units,); None weighs all 1.
+    norm, which rounding alone could cause. `clip` is R in nats, which becomes `GRID` steps; `rows`, each of
+    which depends on one unit alone, and `weights` are as in `NoisyMean.release`.
     """
     answered = np.isfinite(rows).all(axis=1, keepdims=True) & rows.any(axis=1, keepdims=True)
     logprobs = np.log(np.maximum(np.where(answered, rows, 1.0), _LEAST))

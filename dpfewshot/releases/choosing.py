@@ -345,10 +345,9 @@ class _Contest:
             with scoring.scoring_progress(steps, self.on_progress) as advance:
                 scores = self._scores(part, listed, advance)
                 measured = {one: measuring.outcomes(one.scorers, advance) for one in finalists}
-            if winners:
-                scoring.check_backends(listed[0].scorers)
-            else:  # a model that failed before this has cost nothing
-                permit = scoring.charged(reservation, listed[0].scorers)
+            scoring.check_backends(listed[0].scorers)
+            if not winners:  # a model that failed before this has cost nothing
+                permit = reservation.draw()
             winners.append(listed[selection.best_of(scores, self.rate, permit, self.random_source)])
         shown = [measured[one] for one in dict.fromkeys((winners[-1], plain))]
         cells = selection.cells_of(shown, measuring.weights, measuring.sizes)

@@ -155,30 +155,35 @@ def smallest_threshold(epsilon: Fraction, delta: Fraction) -> int:
     return 1 + bisect_left(range(high), True, lo=1, key=rare)
 
 
-@dataclass(frozen=True)
-class _NoisyMax:
-    """Peeling: `count` rounds of report noisy max among the remaining candidates, each at ε/count.
+class _Rounds:
+    """Rounds of a release whose ε they share.
 
     `cost` is (ε, δ) of the whole release, which an account of that budget can pay; `rate` is 1 over the scale
     of a round's noise, in votes.
     """
 
-    candidates: tuple[str, ...]
-    count: int
+    rounds: int
     epsilon: float
-    name = "label-noisy-max"
-
-    @property
-    def rounds(self) -> int:
-        return self.count
+    delta: float
 
     @property
     def cost(self) -> Amount:
-        return Amount.of_budget(PrivacySpend(self.epsilon, 0.0))
+        return Amount.of_budget(PrivacySpend(self.epsilon, self.delta))
 
     @property
     def rate(self) -> Fraction:
-        return Fraction(self.cost.as_target().epsilon) / self.count
+        return Fraction(self.cost.as_target().epsilon) / self.rounds
+
+
+@dataclass(frozen=True)
+class _NoisyMax(_Rounds):
+    """Peeling: rounds of report noisy max among the remaining candidates."""
+
+    candidates: tuple[str, ...]
+    rounds: int
+    epsilon: float
+    delta = 0.0
+    name = "label-noisy-max"
 
     def choose(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         left = list(self.candidates)
@@ -193,22 +198,14 @@ class _NoisyMax:
 
 
 @dataclass(frozen=True)
-class _StabilityHistogram:
-    """Releases the labels with the most noisy votes among those that reach the threshold. See `_NoisyMax`."""
+class _StabilityHistogram(_Rounds):
+    """Releases the labels with the most noisy votes among those that reach the threshold."""
 
     count: int
     epsilon: float
     delta: float
     name = "label-histogram"
     rounds = 1
-
-    @property
-    def cost(self) -> Amount:
-        return Amount.of_budget(PrivacySpend(self.epsilon, self.delta))
-
-    @property
-    def rate(self) -> Fraction:
-        return Fraction(self.cost.as_target().epsilon)
 
     def choose(self, votes: Votes, permit: Permit, random_source: RandomSource | None) -> list[str]:
         permit.use(scale_of(self.rate))

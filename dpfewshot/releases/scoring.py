@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from dpfewshot.account.permit import Permit
-from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends.protocol import LogprobBackend, failing_as_backend, states_invariance
 from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendNotBatchInvariant, InvalidPlan
@@ -127,14 +125,8 @@ def _require_batch_invariance(backend: LogprobBackend) -> None:
         )
 
 
-def charged(reservation: Reservation, scorers: Iterable[Scorer]) -> Permit:
-    """Charge a release of what models made of records, if each of them passes `Scorer.check_backend`."""
-    check_backends(scorers)
-    return reservation.draw()
-
-
 def check_backends(scorers: Iterable[Scorer]) -> None:
-    """Refuse a release if a model that scored does not pass `Scorer.check_backend`."""
+    """Refuse to release what models made of records, if one of them does not pass `Scorer.check_backend`."""
     for scorer in scorers:
         scorer.check_backend()
 
