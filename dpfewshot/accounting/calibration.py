@@ -99,8 +99,7 @@ def _bracket(excess: Callable[[float], float], start: float, step: float) -> _Br
         following = min(max(at + direction * step, lowest), highest)
         following_value = excess(following)
         if (following_value > 0) != (value > 0):
-            ends = [(at, value), (following, following_value)]
-            (small, over), (fits, under) = sorted(ends)
+            (small, over), (fits, under) = sorted([(at, value), (following, following_value)])
             return _Bracket(small, over, fits, under)
         at, value, step = following, following_value, step * 1.6
     raise InvalidPlan("epsilon does not fall as the noise multiplier grows")

@@ -118,13 +118,10 @@ class UpperProduct(DominatingPair):
         end, start = self.losses[upper], np.where(cell == 0, -np.inf, self.losses[lower])
         high, low = self.heights[upper], np.where(cell == 0, 1.0, self.heights[lower])
         below_end = np.maximum(end - epsilons, 0.0)
-        width = -np.expm1(np.minimum(start - end, 0.0))
-        inside = cell <= last
-        share = np.where(inside, -np.expm1(-below_end) / np.where(inside, width, 1.0), 0.0)
-        share = np.minimum(share, 1.0)
+        width = np.where(cell <= last, -np.expm1(np.minimum(start - end, 0.0)), 1.0)  # above the last: flat
+        share = np.minimum(-np.expm1(-below_end) / width, 1.0)
         values = high * (1 - share) + low * share
-        fall = np.where(inside, (low - high) / np.where(inside, width, 1.0), 0.0)
-        scaled_mass = np.exp(-below_end) * fall
+        scaled_mass = np.exp(-below_end) * ((low - high) / width)
         reach = 1 + np.abs(epsilons) + np.abs(end)
         return Curve(values, _ROUNDING * (values + scaled_mass * reach), scaled_mass)
 

@@ -67,7 +67,9 @@ class Calibration:
         """The calibration that `as_dict` made this from, or `InvalidPlan`, which names the member."""
         where = "the calibration"
         told = document.check(where, told, _MEMBERS)
-        labels = document.texts(where, "labels", told["labels"], least=1)
+        labels = tuple(told["labels"])
+        if not labels or not all(isinstance(each, str) for each in labels):
+            raise InvalidPlan("the calibration has 'labels' of the wrong type")
         bias = document.numbers(where, "bias", told["bias"])
         if len(bias) != len(labels):
             raise InvalidPlan("the calibration has other numbers of 'bias' and of 'labels'")

@@ -71,8 +71,7 @@ class Extractor(Labeller[str]):
                     if not ended and (np.isnan(row).any() or row.max() == -np.inf):
                         unanswered.add(index)
                     tokens.append(tokens[-1] if ended else int(row.argmax()))
-                endings = (tokens[-1] in self._ends for tokens in written)
-                if all(index in unanswered or ended for index, ended in enumerate(endings)):
+                if all(at in unanswered or tokens[-1] in self._ends for at, tokens in enumerate(written)):
                     break
         return [None if index in unanswered else tokens for index, tokens in enumerate(written)]
 

@@ -69,13 +69,6 @@ def spend(where: str, told: Mapping[str, Any], *, certified: bool) -> PrivacySpe
     )
 
 
-def texts(where: str, name: str, value: list[Any], *, least: int = 0) -> tuple[str, ...]:
-    """A list of at least so many texts."""
-    if len(value) < least or not all(isinstance(each, str) for each in value):
-        raise InvalidPlan(f"{where} has {name!r} of the wrong type")
-    return tuple(value)
-
-
 def numbers(where: str, name: str, value: list[Any]) -> tuple[float, ...]:
     """A list of finite numbers."""
     if not all(_is_one(each, NUMBER) for each in value):
