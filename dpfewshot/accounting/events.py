@@ -98,9 +98,8 @@ class PoissonRandomizedResponse:
     Theorem 11). R tokens on one draw are one step at R·ε₀.
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        sampling_rate, steps: as in `PoissonGaussian`.
         epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
-        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float
@@ -151,10 +150,9 @@ class PoissonProduct:
     in both directions (docs/proofs/product.md). It is tighter than adding the queries' ε before sampling.
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        sampling_rate, steps: as in `PoissonGaussian`.
         queries: at least one PoissonGaussian, PoissonRandomizedResponse or PoissonBoundedRange, each with
             sampling_rate 1. A query's own `steps` say how often each draw answers it: 10⁶ queries at most.
-        steps: T ≥ 1, the number of fresh draws.
     """
 
     sampling_rate: float

@@ -62,9 +62,7 @@ def published_multiplier(
 
     Args:
         accounting: the paper's.
-        sample_size: m, units in a draw.
-        population: n ≥ m.
-        steps: T draws.
+        sample_size, population, steps: as in `FixedSizeGaussian`.
         epsilon: the target, ε > 0.
         delta: δ in (0, 1).
 

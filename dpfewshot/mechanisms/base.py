@@ -160,12 +160,7 @@ class Mechanism(ABC):
 
 
 class Predictions(NamedTuple):
-    """The language model's next-token log-probabilities on the support.
-
-    Attributes:
-        private: one row a prompt, shape (prompts, support). A row of NaN is an absent prompt.
-        public: of the prompt without records, shape (support,).
-    """
+    """The language model's next-token log-probabilities on the support, as `Release.token` takes them."""
 
     private: Logprobs
     public: Logprobs

@@ -98,11 +98,8 @@ def contrasted(
 ) -> NDArray[np.float64]:
     """The scores p̂ / (q + 2s)^α of the plausible tokens; -∞ for the others.
 
-    Args:
-        mean: p̂, shape (support,).
-        public_logprobs: log q up to a constant, shape (support,). A token without a number counts as q = 0.
-        noise: s ≥ 0.
-        contrast: α.
+    `mean` is p̂, `noise` is s ≥ 0, `contrast` is α. `public_logprobs` are log q up to a constant; a token
+    without a number counts as q = 0. Both arrays have the shape (support,).
     """
     finite = np.isfinite(public_logprobs)
     public = np.zeros(len(mean))

@@ -47,8 +47,7 @@ class ReportNoisyMax(ExactChoice):
     N > 1) on max-normalised vectors, in which an unsure prompt's favourite counts 1, however improbable.
 
     Args:
-        top_k: K, how many of the public prompt's likeliest tokens are candidates (RVP); None is the
-            whole vocabulary.
+        top_k: as in `Gaussian`.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off the sum.
 
     Raises:
