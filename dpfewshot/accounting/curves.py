@@ -297,15 +297,8 @@ class TwoPoint(DominatingPair):
         return self.low, self.high
 
 
-def removed_response(sampling_rate: float, epsilon: float) -> TwoPoint:
-    """P = (1-q)·RR₀ + q·RR₁ against Q = RR₀; RR₁ puts e^ε₀ / (1 + e^ε₀) on the second outcome."""
-    low, high = (subsampled_loss(sign * epsilon, sampling_rate) for sign in (-1, 1))
-    return TwoPoint(
-        low, high, (1 - sampling_rate) * float(expit(-epsilon)) + sampling_rate * float(expit(epsilon))
-    )
-
-
-def added_response(sampling_rate: float, epsilon: float) -> TwoPoint:
-    """P = RR₀ against Q = (1-q)·RR₀ + q·RR₁."""
-    low, high = (subsampled_loss(sign * epsilon, sampling_rate) for sign in (-1, 1))
-    return TwoPoint(-high, -low, float(expit(epsilon)))
+def responses(q: float, epsilon: float) -> tuple[TwoPoint, TwoPoint]:
+    """(1-q)·RR₀ + q·RR₁ against RR₀, and the reverse; RR₁ puts e^ε₀ / (1 + e^ε₀) on the second outcome."""
+    low, high = (subsampled_loss(sign * epsilon, q) for sign in (-1, 1))
+    other, likelier = float(expit(-epsilon)), float(expit(epsilon))
+    return TwoPoint(low, high, (1 - q) * other + q * likelier), TwoPoint(-high, -low, likelier)

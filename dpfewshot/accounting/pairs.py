@@ -32,8 +32,7 @@ from dpfewshot.accounting.curves import (
     RangePair,
     Removed,
     Replaced,
-    added_response,
-    removed_response,
+    responses,
 )
 from dpfewshot.accounting.events import (
     Event,
@@ -73,7 +72,7 @@ def dominating_pairs(event: Event, *, lower: bool = False) -> Pairs:
         case PoissonBoundedRange(sampling_rate=q, epsilon=cost):
             return _sampled(q, RangePair(cost))
         case PoissonRandomizedResponse(sampling_rate=q, epsilon=cost):
-            return removed_response(q, cost), added_response(q, cost)
+            return responses(q, cost)
         case FixedSizeGaussian(sampling_rate=q, noise_multiplier=sigma):
             pair = Replaced(Removed(q, GaussianPair(sigma)))
             return pair, pair

@@ -27,8 +27,7 @@ from dpfewshot.accounting.curves import (
     RangePair,
     Removed,
     Replaced,
-    added_response,
-    removed_response,
+    responses,
 )
 from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
 from dpfewshot.accounting.grid import curve_on_grid, discretise
@@ -63,8 +62,8 @@ def cases(count: int, seed: int) -> Iterator[Case]:
             Case("replace", Replaced(Removed(q, GaussianPair(sigma))), replaced_gaussian(q, sigma), (rest,)),
             Case("gaussian", GaussianPair(sigma), gaussian(1.0, sigma, removed=True), ()),
             Case("range", RangePair(width), bounded_range(1.0, width, removed=True), ()),
-            Case("removed response", removed_response(q, width), response(q, width, removed=True), ()),
-            Case("added response", added_response(q, width), response(q, width, removed=False), ()),
+            Case("removed response", responses(q, width)[0], response(q, width, removed=True), ()),
+            Case("added response", responses(q, width)[1], response(q, width, removed=False), ()),
             Case("remove range", Removed(q, RangePair(width)), bounded_range(q, width, removed=True), ()),
             Case("add range", Added(q, RangePair(width)), bounded_range(q, width, removed=False), ()),
         )
@@ -143,7 +142,7 @@ def test_what_is_no_curve_is_refused(fault: str) -> None:
 
 def test_floats_of_grid_points_count() -> None:
     """The truth may lie at either end of what a grid point's float stands for."""
-    pair = removed_response(0.3, 2.0)
+    pair, _ = responses(0.3, 2.0)
     h, offset = 0.1, 1e3 + pair.high % 0.1  # a large shift: its multiples are rounded the more
     losses = h * np.arange(-10_020, -9_980) + offset
     curve = curve_on_grid(pair, losses, offset, h)

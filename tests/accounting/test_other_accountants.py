@@ -36,7 +36,7 @@ from dpfewshot.accounting import (
     epsilon,
     grid,
 )
-from dpfewshot.accounting.curves import removed_response
+from dpfewshot.accounting.curves import responses
 from dpfewshot.accounting.grid import GridLoss
 from dpfewshot.accounting.pairs import dominating_pairs
 from dpfewshot.errors import AccountingError
@@ -224,7 +224,7 @@ def loss_of(
         if isinstance(event, PoissonGaussian):
             q, sigma = event.sampling_rate, event.noise_multiplier
             return pld.from_gaussian_mechanism(sigma, sampling_prob=q, use_connect_dots=pessimistic, **words)
-        pair = removed_response(event.sampling_rate, event.epsilon)
+        pair, _ = responses(event.sampling_rate, event.epsilon)
         upper = [math.log1p(-pair.mass), math.log(pair.mass)]
         lower = {0: upper[0] - pair.low, 1: upper[1] - pair.high}
         return pld.from_two_probability_mass_functions(
