@@ -70,9 +70,6 @@ class AdaDPSyn(GaussianMechanism):
         cluster_share: ρ in (0, 1], the share of the prompts that GoodRadius gathers.
         coverage_share: μ in [0, 1], the share of the prompts that a reduced ball must hold.
         top_k, temperature, top_p, contrast: as in `Gaussian`, for the last noisy mean.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range. `check` refuses the rest.
     """
 
     name: ClassVar[str] = "adadpsyn"

@@ -96,7 +96,8 @@ class Release(Protocol):
 class Mechanism(ABC):
     """One of the papers' mechanisms with its settings: public, and fixed before anything is drawn.
 
-    Subclasses are frozen dataclasses.
+    Subclasses are frozen dataclasses. They refuse a setting outside its range with `InvalidPlan`, some of
+    them only in `check`.
 
     Attributes:
         published_accounting: how the mechanism's paper accounts for its fixed-size draws, for reproduction;

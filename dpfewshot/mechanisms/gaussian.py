@@ -59,9 +59,6 @@ class Gaussian(GaussianMechanism):
             vector, all of which the analysis covers.
         top_p: the nucleus of that draw, in (0, 1].
         contrast: α in [0, 1], how much of the public prediction is taken off the noisy one.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -34,9 +34,6 @@ class InvisibleInk(SoftmaxMechanism):
     Args:
         top_k: k of Top-k+, which keeps k candidates and those close behind; None is the whole vocabulary.
         temperature: τ in 0.001..1000.
-
-    Raises:
-        InvalidPlan: temperature outside its range.
     """
 
     name: ClassVar[str] = "invisible-ink"

@@ -48,10 +48,6 @@ class PublicCentred(GaussianMechanism):
         clip: C in [2⁻¹⁰, √2], the L2 norm to which differences of distributions are clipped.
         refinements: the norms of further rounds, each around the last noisy mean; () is a single round.
         top_k, temperature, top_p, contrast: as in `Gaussian`.
-
-    Raises:
-        InvalidPlan: temperature, top_p or contrast outside its range, or a norm that is not a number. `check`
-            refuses the rest.
     """
 
     name: ClassVar[str] = "public-centred"

@@ -49,9 +49,6 @@ class ReportNoisyMax(ExactChoice):
     Args:
         top_k: as in `Gaussian`.
         contrast: β in [0, 1], the share of the public prompt's votes that is taken off the sum.
-
-    Raises:
-        InvalidPlan: contrast outside its range.
     """
 
     name: ClassVar[str] = "report-noisy-max"
