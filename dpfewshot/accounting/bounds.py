@@ -294,22 +294,15 @@ def _direction_delta(steps: list[Step], epsilon: float) -> DeltaBounds:
         tilt = choose_tilt(steps, Goal(near, tolerance, of_delta=True))
         if tilt is None:
             break
-        before = best.upper
-        best = _delta_reading(tilt, epsilon, best)
-        if epsilon >= _FAR_BELOW * tilt.centre or best.upper >= before * (1 - _DELTA_WORTHWHILE):
+        before, far_below = best.upper, epsilon < _FAR_BELOW * tilt.centre
+        reach = 1 + max((tilt.centre - epsilon) / deviation_at(tilt.cumulants, tilt.order), 2.0)
+        for share in (tilt.order / tilt.saddle, *(_SMALLER if far_below else ())):
+            window = fit_window(tilt.cumulants, tilt.saddle, share, near, reach=reach, answer=epsilon)
+            found = _delta_bounds(compose(window), epsilon)
+            best = DeltaBounds(max(best.lower, found.lower), min(best.upper, found.upper))
+        if not far_below or best.upper >= before * (1 - _DELTA_WORTHWHILE):
             break
         tolerance /= _FINER
-    return best
-
-
-def _delta_reading(tilt: Tilt, epsilon: float, best: DeltaBounds) -> DeltaBounds:
-    deviation = deviation_at(tilt.cumulants, tilt.order)
-    reach = 1 + max((tilt.centre - epsilon) / deviation, 2.0)
-    shares = (tilt.order / tilt.saddle, *(_SMALLER if epsilon < _FAR_BELOW * tilt.centre else ()))
-    for share in shares:
-        window = fit_window(tilt.cumulants, tilt.saddle, share, tilt.scale, reach=reach, answer=epsilon)
-        found = _delta_bounds(compose(window), epsilon)
-        best = DeltaBounds(max(best.lower, found.lower), min(best.upper, found.upper))
     return best
 
 

@@ -86,7 +86,9 @@ def _solve(cumulants: Cumulants, cost: float, order: float, least: float, larges
     for _ in range(_NEWTON_STEPS):
         order = min(max(order, low), high)
         value, mean, variance = cumulants.derivatives(order)
-        at, target = order * mean - value, max(cost - _log_prefactor(variance, order), 0.1)
+        # log of the factor by which e^{K(s) - s·K'(s)} overstates δ at K'(s): a normal approximation
+        prefactor = math.log1p(math.sqrt(2 * math.pi * variance) * order * (1 + order))
+        at, target = order * mean - value, max(cost - prefactor, 0.1)
         if abs(at - target) <= _CLOSE * target:
             break
         low, high = (order, high) if at < target else (low, order)
@@ -97,11 +99,6 @@ def _solve(cumulants: Cumulants, cost: float, order: float, least: float, larges
         proposed = order * math.exp(min(max(step, -2.0), 2.0))
         order = proposed if low < proposed < high else math.sqrt(low * high)
     return order
-
-
-def _log_prefactor(variance: float, order: float) -> float:
-    """Log of the factor by which e^{K(s) - s·K'(s)} overstates δ at K'(s): a normal approximation."""
-    return math.log1p(math.sqrt(2 * math.pi * variance) * order * (1 + order))
 
 
 @dataclass(frozen=True, slots=True)

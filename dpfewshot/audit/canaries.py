@@ -156,13 +156,21 @@ class EchoCanary:
     def following(cls, beginning: Sequence[int], set_up: SetUp, label: str) -> EchoCanary:
         """Continue the beginning of a demonstration, to the plan's length, by the least likely candidates."""
         rule = partial(likeliest, top_k=set_up.mechanism.top_k)
+        tokenizer, ends = set_up.backend, set_up.loop.ends
 
         def rarest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int:
-            return _legible(sorted(draft.support(rule, row, left), key=row.__getitem__), set_up)
+            """One that ends nothing and that the tokenizer reads as it was written, if there is any."""
+            candidates = sorted(draft.support(rule, row, left), key=row.__getitem__)
+            legible = (
+                token
+                for token in candidates
+                if token not in ends and tokenizer.tokenize(tokenizer.detokenize([token])) == [token]
+            )
+            return next(legible, candidates[0])
 
         prompts, most = set_up.writer.for_label(label), set_up.plan.settings.max_tokens
         draft, tokens = set_up.loop.continued(prompts, beginning, most, rarest)
-        return cls(Record(draft.text(), label), set_up.backend, len(tokens) - len(beginning))
+        return cls(Record(draft.text(), label), tokenizer, len(tokens) - len(beginning))
 
     def echo(self, texts: Iterable[str]) -> float:
         """Return the log-likelihood of the ending by bigrams of these texts, with Laplace's smoothing."""
@@ -178,14 +186,3 @@ class EchoCanary:
 
     def _tokens(self, text: str) -> list[int]:
         return [-1, *self.backend.tokenize(f" {text}")]  # -1 stands for the beginning of a text
-
-
-def _legible(candidates: Sequence[int], set_up: SetUp) -> int:
-    """The first that ends nothing and that a tokenizer reads as it was written; else the first."""
-    tokenizer, ends = set_up.backend, set_up.loop.ends
-    legible = (
-        token
-        for token in candidates
-        if token not in ends and tokenizer.tokenize(tokenizer.detokenize([token])) == [token]
-    )
-    return next(legible, candidates[0])

@@ -60,11 +60,8 @@ class AuditFinding:
     details: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("kind", self.kind, get_args(Kind)),
-            ("verdict", self.verdict, get_args(Verdict)),
-        ):
-            if value not in known:
+        for name, known in (("kind", get_args(Kind)), ("verdict", get_args(Verdict))):
+            if (value := getattr(self, name)) not in known:
                 raise ValueError(f"a finding's {name} must be one of {', '.join(known)}, not {value!r}")
 
     def figure(self, name: str) -> Figure:
