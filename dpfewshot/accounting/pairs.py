@@ -43,7 +43,7 @@ from dpfewshot.accounting.events import (
     PoissonRandomizedResponse,
     Query,
 )
-from dpfewshot.accounting.grid import Cumulants, Step, aligned, discretised, hair_of
+from dpfewshot.accounting.grid import Step, aligned, discretised, hair_of
 from dpfewshot.accounting.tilting import Goal, deviation_at, fit_window
 from dpfewshot.errors import InvalidPlan
 
@@ -168,10 +168,15 @@ class LowerProduct(DominatingPair):
 def composed_queries(steps: Sequence[Step]) -> list[ComposedCurve]:
     """The product's curve in several windows of one grid, each accurate at another scale.
 
-    Each pair is its own reverse.
+    Each pair is its own reverse. The product's deviation decides the grid.
     """
-    cumulants = _discretised(steps)
-    spacing = cumulants.spacing
+    farthest = [pair.loss_range(_TAIL, _TAIL)[1] for pair, _ in steps]
+    ranges = [(-high, high) for high in farthest]  # the losses of both sides of each pair
+    widest = 2 * max(farthest)
+    first = discretised(steps, ranges, aligned(steps, widest / _FIRST_CELLS))
+    deviation = math.sqrt(first.derivatives(0.0)[2] / sum(count for _, count in steps))
+    spacing = aligned(steps, max(deviation / _CELLS_PER_DEVIATION, widest / _MOST_CELLS))
+    cumulants = discretised(steps, ranges, spacing)
     order, reach = _BULK
     windows = [fit_window(cumulants, order / deviation_at(cumulants, 0.0), 1.0, _SCALES[0], reach=reach)]
     for scale in _SCALES:
@@ -210,17 +215,6 @@ def lower_product(curves: Sequence[ComposedCurve], upper: UpperProduct) -> Lower
     if cumulants.exact:  # then only by a hair below each point mass
         farthest = 2 * sum(loss.steps * hair_of(loss) for loss in cumulants.losses)
     return LowerProduct(upper, farthest + 4 * slack, tuple(lines))
-
-
-def _discretised(steps: Sequence[Step]) -> Cumulants:
-    """The queries' losses on the grid that the product's deviation asks for."""
-    farthest = [pair.loss_range(_TAIL, _TAIL)[1] for pair, _ in steps]
-    ranges = [(-high, high) for high in farthest]  # the losses of both sides of each pair
-    widest = 2 * max(farthest)
-    first = discretised(steps, ranges, aligned(steps, widest / _FIRST_CELLS))
-    deviation = math.sqrt(first.derivatives(0.0)[2] / sum(count for _, count in steps))
-    spacing = max(deviation / _CELLS_PER_DEVIATION, widest / _MOST_CELLS)
-    return discretised(steps, ranges, aligned(steps, spacing))
 
 
 def _merged(curves: Sequence[ComposedCurve], *, lower: bool) -> tuple[FloatArray, FloatArray]:

@@ -96,15 +96,6 @@ class _Release(BaseRelease):
     draws: Draws
     round_multiplier: float
 
-    @property
-    def noise(self) -> float:
-        """The standard deviation of the noise on the last centre, or on the mean where there is one round.
-
-        The last round corrects its centre by as little as its norm, so the centre's noise is what remains.
-        """
-        clips = (self.settings.clip, *self.settings.refinements)
-        return self.round_multiplier * self.draws.row_change.rows * clips[-2:][0] / self.draws.prompts
-
     def choose(self, predictions: Predictions) -> int:
         """The token of the last round's noisy sum."""
         rows = predictions.private
@@ -113,7 +104,10 @@ class _Release(BaseRelease):
         for radius in self.settings.refinements:
             total = self._noisy_sum(rows, nearest_distribution(total, self.draws.prompts), radius)
         mean = total / (float(_core.grid) * self.draws.prompts)
-        return self.settings.decoding.token(mean, predictions.public, self.noise, self.random_source)
+        # The last round corrects its centre by as little as its norm, so the centre's noise is what remains.
+        centred = (self.settings.clip, *self.settings.refinements)[-2:][0]
+        noise = self.round_multiplier * self.draws.row_change.rows * centred / self.draws.prompts
+        return self.settings.decoding.token(mean, predictions.public, noise, self.random_source)
 
     def _noisy_sum(self, logprobs: Logprobs, centre: NDArray[np.int64], clip: float) -> NDArray[np.int64]:
         """M·c + Σ clip_C(p_i - c) + noise, in grid steps."""

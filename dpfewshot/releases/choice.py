@@ -121,9 +121,7 @@ class Choice:
         balanced: whether both are balanced accuracies: every label counts alike.
         spent: (ε, 0) of the choice; None if not certified.
         total: what its account has spent in all, after the choice; None without `account=`.
-        relation: the neighbouring relation, "add-remove" or "zero-out".
-        unit: the column that names whom a record belongs to; None where each record is a unit of its own.
-        certified: whether (ε, δ) holds. False for seeded runs.
+        relation, unit, certified: as in `icl.Calibration`.
         proxy: whether other models scored than the one that will use the demonstrations.
     """
 
