@@ -28,7 +28,7 @@ from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import ZeroConcentrated
 from dpfewshot.accounting import epsilon as certified_epsilon
 from dpfewshot.audit.findings import AuditFinding, Figure
-from dpfewshot.backends.protocol import LogprobBackend
+from dpfewshot.backends.protocol import LogprobBackend, Logprobs
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.generation.token_loop import TextRequest, TokenLoop
 from dpfewshot.generation.units import Bodies
@@ -51,9 +51,9 @@ class Setting:
     """Settings of private prediction.
 
     Attributes:
-        clip: c, in nats.
-        temperature: τ.
-        prompts: s, the constant number of prompts that the mean is taken over.
+        clip: c > 0, in nats.
+        temperature: τ > 0.
+        prompts: s, the constant number of prompts that the mean is taken over, however many rows there are.
         event: all tokens at these settings.
     """
 
@@ -63,22 +63,16 @@ class Setting:
     event: ZeroConcentrated
 
 
-def token_losses(
-    rows: NDArray[np.float32], *, clip: float, temperature: float, prompts: int
-) -> NDArray[np.float64]:
+def token_losses(rows: Logprobs, setting: Setting) -> NDArray[np.float64]:
     """Return the loss log p(x) - log p_(i)(x) for every record i and token x, in nats.
 
-    Args:
-        rows: logits or log-probabilities, shape (rows, candidates). A row of NaN is an absent prompt.
-        clip: c > 0, in nats.
-        temperature: τ > 0.
-        prompts: s, the constant divisor, independent of the number of rows.
+    `rows` are logits or log-probabilities, shape (rows, candidates). A row of NaN is an absent prompt.
     """
-    logits = rows.astype(np.float64)
+    logits, clip = rows.astype(np.float64), setting.clip
     largest = logits.max(axis=1, keepdims=True)
     absent = ~np.isfinite(largest)
     clipped = np.maximum(-clip, np.where(absent, 0.0, logits) - np.where(absent, 0.0, largest) + clip)
-    exponents = np.where(absent, 0.0, clipped) / (prompts * temperature)
+    exponents = np.where(absent, 0.0, clipped) / (setting.prompts * setting.temperature)
     total = exponents.sum(axis=0)
     with_record = log_softmax(total)
     return np.stack([with_record - log_softmax(total - row) for row in exponents])
@@ -106,16 +100,11 @@ class _Watched:
     worst: list[float] = field(default_factory=list)
     said: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def support(self, public_logprobs: NDArray[np.float32], excluded: frozenset[int]) -> list[int]:
+    def support(self, public_logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
         return self.release.support(public_logprobs, excluded)
 
-    def token(
-        self, logprobs: NDArray[np.float32], public_logprobs: NDArray[np.float32], permit: Permit
-    ) -> int | None:
-        setting = self.setting
-        losses = token_losses(
-            logprobs, clip=setting.clip, temperature=setting.temperature, prompts=setting.prompts
-        )
+    def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int | None:
+        losses = token_losses(logprobs, self.setting)
         token = self.release.token(logprobs, public_logprobs, permit)
         self.worst.append(float(np.abs(losses).max()))
         if token is not None:

@@ -48,7 +48,7 @@ def test_losses_are_those_of_the_exact_distributions_that_tokens_are_drawn_from(
     """The law of the release itself, in integers, against the paper's formula in floating point."""
     draws = Draws(1.0, 1, 1, PROMPTS, RowChange.ADDED)
     release = PrivatePrediction(top_k=None, clip=clip).start(draws, PROMPTS * tau / clip)
-    found = token_losses(rows, clip=clip, temperature=tau, prompts=PROMPTS)
+    found = token_losses(rows, Setting(clip, tau, PROMPTS, SETTING.event))
     with mpmath.workdps(40):
         p = release_law("private-prediction", release, rows, rows[0])
         for i, losses in enumerate(found):
@@ -61,7 +61,7 @@ def test_a_worst_case_record_reaches_the_range_of_the_change() -> None:
     """Many are certain of one token and one of another, whose loss there comes near 2c/(sτ)."""
     rows = np.full((PROMPTS * 5, 3), -1e6, dtype=np.float32)
     rows[:-1, 0] = rows[-1, 1] = 0
-    losses = token_losses(rows, clip=4.0, temperature=1.0, prompts=PROMPTS)
+    losses = token_losses(rows, dataclasses.replace(SETTING, temperature=1.0))
     bound = 2 * 4.0 / PROMPTS
     assert 0.99 * bound <= losses[-1, 1] <= bound * (1 + 1e-12)
     assert np.abs(losses).max() <= bound * (1 + 1e-12)
@@ -70,7 +70,7 @@ def test_a_worst_case_record_reaches_the_range_of_the_change() -> None:
 
 def test_an_absent_prompt_loses_nothing() -> None:
     rows = np.log(np.array([[0.5, 0.3, 0.2], [np.nan] * 3, [0.1, 0.1, 0.8]], dtype=np.float32))
-    losses = token_losses(rows, clip=4.0, temperature=1.0, prompts=PROMPTS)
+    losses = token_losses(rows, dataclasses.replace(SETTING, temperature=1.0))
     assert not losses[1].any()
     assert losses[0].any()
 
