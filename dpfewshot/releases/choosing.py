@@ -345,7 +345,8 @@ class _Contest:
             with scoring.scoring_progress(steps, self.on_progress) as advance:
                 scores = self._scores(part, listed, advance)
                 measured = {one: measuring.outcomes(one.scorers, advance) for one in finalists}
-            scoring.check_backends(listed[0].scorers)
+            for scorer in listed[0].scorers:
+                scorer.check_backend()
             if not winners:  # a model that failed before this has cost nothing
                 permit = reservation.draw()
             winners.append(listed[selection.best_of(scores, self.rate, permit, self.random_source)])

@@ -8,7 +8,7 @@ Lemma 1). Each prompt is evaluated by itself. Only a cause that is no record's, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -123,12 +123,6 @@ def _require_batch_invariance(backend: LogprobBackend) -> None:
             "the backend does not state that a prompt's answer is independent of its neighbours, which a "
             "release from private records needs: see dpfewshot doctor"
         )
-
-
-def check_backends(scorers: Iterable[Scorer]) -> None:
-    """Refuse to release what models made of records, if one of them does not pass `Scorer.check_backend`."""
-    for scorer in scorers:
-        scorer.check_backend()
 
 
 class LabelScorer(Scorer):

@@ -116,9 +116,9 @@ CHOICES = (
         "tests/releases/test_choosing.py tests/releases/test_calibration.py",
     ),
     Fault(
-        "dpfewshot/releases/scoring.py",
-        "    for scorer in scorers:\n        scorer.check_backend()\n",
-        "    next(iter(scorers)).check_backend()\n",
+        "dpfewshot/releases/choosing.py",
+        "            for scorer in listed[0].scorers:\n                scorer.check_backend()\n",
+        "            listed[0].scorers[0].check_backend()\n",
         "every model that scored is asked again before the charge",
         "tests/releases/test_choosing.py",
     ),
