@@ -67,11 +67,9 @@ class DominatingPair(Protocol):
 
     def curve(self, epsilons: FloatArray, /) -> Curve:
         """The hockey-stick curve at increasing epsilons, of either sign."""
-        ...
 
     def loss_range(self, below: float, above: float, /) -> tuple[float, float]:
         """Losses with a P-mass of about `below` under them and `above` over them. A guide, not a bound."""
-        ...
 
 
 # ---- pairs without sampling that are their own reverse -----------------------------------------------------

@@ -56,12 +56,10 @@ class Event(Protocol):
     @property
     def steps(self) -> int:
         """How many draws are composed, at least 1."""
-        ...
 
     @property
     def relations(self) -> frozenset[Relation]:
         """The neighbouring relations that the event's guarantee covers."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,5 +114,4 @@ def _least_over(orders: range, renyi: Callable[[int], float], delta: float) -> O
         mass = (math.log(delta) + math.log(order)) / (order - 1)
         return renyi(order) + math.log((order - 1) / order) - mass
 
-    order = min(orders, key=converted)
-    return OrderedEpsilon(converted(order), order)
+    return min(OrderedEpsilon(converted(order), order) for order in orders)

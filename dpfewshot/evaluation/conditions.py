@@ -67,11 +67,9 @@ class Condition(Protocol):
     @property
     def name(self) -> str:
         """Its name in results."""
-        ...
 
     def demonstrations(self, request: Request) -> Demonstrations:
         """Return the requested demonstrations in order."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ class Release(Protocol):
             public_logprobs: of the prompt without records, shape (V,).
             excluded: tokens that may not be released now.
         """
-        ...
 
     def token(self, logprobs: Logprobs, public_logprobs: Logprobs, permit: Permit) -> int | None:
         """The index in the support of the released token, or None where the demonstration ends here.
@@ -90,7 +89,6 @@ class Release(Protocol):
             public_logprobs: of the prompt without records, shape (support,).
             permit: loses one token before anything is drawn.
         """
-        ...
 
 
 class Mechanism(ABC):

@@ -76,8 +76,7 @@ def release_calibration(
         demonstrations: released demonstrations in prompt order; none for a zero-shot prompt.
         account, unit, record_token_cap: as in `Synthesizer`.
         population: public n, as in `Synthesizer`, of every label; one number, their sum, weighs labels alike.
-        holdout: as it was given to `Synthesizer`: only units kept for choosing are read. 0 reads all, and
-            its cost adds to that of generation.
+        holdout: as in `choose`.
         scored_units: how many units are read on average, at most; each takes one prompt. Fewer cost less time
             and more noise.
         prompt_format: the prompt's wording; by default the task's.
