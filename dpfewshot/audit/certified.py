@@ -183,7 +183,8 @@ def _disagreements(lines: Sequence[_Line], account: _Account, row: _Row, details
     if any(one.text and not one.token_count for _, one, _ in lines):
         yield "a line has a text and states no tokens"
     tokens = sum(one.token_count for _, one, _ in lines)
-    paid = _tokens_paid(row, details)
+    each = details.get("tokens_per_step")  # a release without tokens, as of `choose`, has none
+    paid = (draws_in(details).left - draws_of(row).left) * each if isinstance(each, int) else None
     if paid is None and row["state"] in PAID:
         yield "the entry is no generation's: it paid for no demonstration"
     if paid is not None and tokens > paid:
@@ -217,9 +218,3 @@ def _claims(one: Demonstration, cost: Amount) -> Iterator[str]:
         differs = "less" if stated.fits(cost) else "more"
         told, paid = in_words(stated.as_spend()), in_words(cost.as_spend())
         yield f"a line states {told}, {differs} than the entry's {paid}"
-
-
-def _tokens_paid(row: _Row, details: _Row) -> int | None:
-    """The tokens that the entry's draws served at most; None if they release none, as those of `choose`."""
-    each = details.get("tokens_per_step")
-    return (draws_in(details).left - draws_of(row).left) * each if isinstance(each, int) else None

@@ -95,7 +95,12 @@ class Classifier(Labeller[Prediction]):
         self.tree = self.prompt.label_tree()
         self.bias: NDArray[np.float64] = np.zeros(len(self.labels))
         if calibration is not None:
-            self.bias = self._released(calibration)
+            if calibration.labels != self.labels or calibration.prompt != self.prompt.fingerprint():
+                raise InvalidPlan(
+                    "calibration= was released for another prompt: other demonstrations, another order, "
+                    "other labels or wording, or a model with other tokens"
+                )
+            self.bias = np.array(calibration.bias)
         elif calibrated:
             self.bias = self._content_free(shown)
 
@@ -118,15 +123,6 @@ class Classifier(Labeller[Prediction]):
 
     def _label(self, answer: Prediction) -> str:
         return answer.label
-
-    def _released(self, calibration: Calibration) -> NDArray[np.float64]:
-        """Return the released bias, if it is this prompt's."""
-        if calibration.labels != self.labels or calibration.prompt != self.prompt.fingerprint():
-            raise InvalidPlan(
-                "calibration= was released for another prompt: other demonstrations, another order, other "
-                "labels or wording, or a model with other tokens"
-            )
-        return np.array(calibration.bias)
 
     def _content_free(self, shown: Sequence[Demonstration]) -> NDArray[np.float64]:
         """Return log p_cf."""

@@ -86,14 +86,9 @@ class _Release(BaseRelease):
         return kept
 
     def choose(self, predictions: Predictions) -> int:
-        public, rate = _finite(predictions.public), self.rate.as_integer_ratio()
+        public, rate = predictions.public, self.rate.as_integer_ratio()
+        if not np.isfinite(public).all():  # a candidate without a finite value: a flat row
+            public = np.full_like(public, -math.log(len(public)))
         return _core.sample_of_clipped_differences(
             predictions.private, public, self.clip, self.prompts, *rate, self.random_source
         )
-
-
-def _finite(public_logprobs: Logprobs) -> Logprobs:
-    """The public row, or a flat one if it lacks a finite value for some candidate."""
-    if np.isfinite(public_logprobs).all():
-        return public_logprobs
-    return np.full_like(public_logprobs, -math.log(len(public_logprobs)))
