@@ -219,13 +219,10 @@ class Histogram:
             + math.sqrt(_END) * self.ends[found.end]
         )
         log_ratios = each * sum(self.log_ratios.get(word, 0.0) for word in found.words)
-        return min(product, self._of_a_record) + _OFTENER * log_ratios
-
-    @property
-    def _of_a_record(self) -> float:
-        """The mean product of a record's row and the mean of all: the square of this mean."""
+        # The mean product of a record's row and the mean of all is the square of this mean.
         parts = self.words.values(), self.firsts.values(), self.lengths, self.ends
-        return sum(share**2 for part in parts for share in part)
+        of_a_record = sum(share**2 for part in parts for share in part)
+        return min(product, of_a_record) + _OFTENER * log_ratios
 
     @property
     def usual_lengths(self) -> dict[int, float]:

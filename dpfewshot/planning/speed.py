@@ -52,7 +52,7 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     else:
         whole, further = 0.0, tokens * probe.first(opening + tokens // 2, 1)
     if counts_words:
-        texts, labels = plan.demonstrations, sum(len(stratum.labels) for stratum in plan.strata)
+        texts, labels = plan.demonstrations, len(plan.labels)
         return (texts + labels) * whole + (texts * CANDIDATES + labels * EXPECTING) * further
     public = whole + further
     drawn = planner.longest_suffix - tokens + shared * (draws - 1) // 2

@@ -40,8 +40,7 @@ class Candidate:
     calibration: Calibration | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.demonstrations, Demonstrations):
-            object.__setattr__(self, "demonstrations", Demonstrations(self.demonstrations))
+        object.__setattr__(self, "demonstrations", Demonstrations(self.demonstrations))
         if not all(isinstance(one, Demonstration) for one in self.demonstrations):
             raise InvalidPlan("a candidate's demonstrations must be Demonstration objects")
         if not self.name:
@@ -66,8 +65,6 @@ def checked_candidates(task: Task, candidates: Iterable[Any]) -> tuple[Candidate
 
 
 def _sequence(one: object) -> Sequence[Demonstration]:
-    if isinstance(one, Demonstrations):
-        return one
     if isinstance(one, (str, Demonstration)) or not isinstance(one, Iterable):
         raise InvalidPlan("a candidate is a sequence of demonstrations, or a Candidate")
     return tuple(one)
