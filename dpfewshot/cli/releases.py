@@ -153,7 +153,7 @@ def _choosing(
 ) -> Iterator[tuple[Records, LogprobBackend, dict[str, Any]]]:
     """Check what needs no model, then give the records, the model and the other arguments of a choice.
 
-    It is charged after its last step alone (`releases.scoring.charged`): Ctrl-C says so.
+    It is charged after its last step alone (`releases.choosing`): Ctrl-C says so.
     """
     tell, done = stages(), False
 
