@@ -34,7 +34,6 @@ from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
     ENDS,
     EXPECTING,
-    MOST_GAIN,
     MOST_HINT,
     WORD,
     Expected,
@@ -75,6 +74,9 @@ _RECIPIENT: Final = re.compile(
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
+
+_MOST_GAIN: Final = 1.0
+"""The nats that the commonest of the records' words gains at each token: with more they read forced."""
 
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
@@ -314,7 +316,7 @@ class HistogramLoop(TokenLoop):
             else:
                 gains[word] = histogram.log_ratios[word]
         largest = max(shares.values(), default=1.0)
-        return gains | {word: MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
+        return gains | {word: _MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
     def _spelled(self, token: int) -> str:
         """What a token says, which is asked for once: a server is slow."""

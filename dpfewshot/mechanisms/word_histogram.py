@@ -79,8 +79,8 @@ EXPECTED, EXPECTED_FIRST, LIKELY_FIRST = 100, 20, 400
 EXPECTING: Final = 4
 """Texts without records in which a model shows what it expects: 12 find 4 to 8 % more of their words."""
 
-MOST_GAIN: Final = 3.0
-"""The most nats that a word gains or loses."""
+_MOST_RATIO: Final = 3.0
+"""The most nats of a word's log ratio."""
 
 _OFTENER: Final = 0.03
 """What a nat of a word's log ratio counts beside the likeness of a row."""
@@ -185,7 +185,7 @@ class Histogram:
         firsts: of a first word's token, likewise.
         lengths: of each of the `LENGTHS`, likewise; all 0 where none stands out.
         ends: of each of `ENDS`, and of another end, likewise.
-        log_ratios: of words, the log of their share over that in the model's own texts, within ±`MOST_GAIN`;
+        log_ratios: of words, the log of their share over that in the model's own texts, within ±3;
             not of those where noise may have made the difference.
     """
 
@@ -371,7 +371,7 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
 
 def _log_ratios(records: Mapping[int, float], model: Mapping[int, float], clear: float) -> dict[int, float]:
     """`Histogram.log_ratios`, from the shares of words; one that is not clear may have the share `clear`."""
-    rarest, limit = min(model.values(), default=0.0), math.exp(MOST_GAIN)
+    rarest, limit = min(model.values(), default=0.0), math.exp(_MOST_RATIO)
     log_ratios = {}
     for word in records.keys() | model.keys():
         usual = model.get(word, rarest)
