@@ -295,9 +295,7 @@ def from_line(line: object) -> Demonstration:
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstration]]:
     """The demonstrations of a file, each with the number of its line. See `Demonstrations.from_jsonl`."""
-    if not Path(path).exists():
-        raise InvalidRecords(f"{path}: there is no such file; `dpfewshot generate` writes demonstrations")
-    lines = read_text(path, InvalidRecords).split("\n")
+    lines = read_text(path, InvalidRecords, if_missing="; `dpfewshot generate` writes it").split("\n")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue

@@ -134,10 +134,14 @@ class StratumRun:
         An interrupted one has the draws that the others, still to be made, leave to it. If they leave none
         and it has no token yet, it takes those of the next one, so that the last one is lost.
         """
-        with stop.holding(self.lock), self._reserved() as reservation:
+        with stop.holding(self.lock):
+            self.check_open()
+            if self.reservation is None:
+                self.find()
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
-            others, begun = without(others, self.late), reservation.unfinished.get(label, [])
+            reservation, others = self.reservation, without(others, self.late)
+            begun = reservation.unfinished.get(label, []) if reservation else []
             own = max(0, left - len(others) * each)
             if label in (one.label for one in self.late):  # it costs no draw
                 pass
@@ -148,6 +152,8 @@ class StratumRun:
             try:
                 return self.release(label, tokens, stop, on_token) if tokens else None
             except BudgetExceeded:
+                if reservation is None and self.reservation is not None:  # another process had begun it
+                    return self.make(label, others, stop, on_token)
                 if self.draws_left:
                     raise
                 return None

@@ -367,7 +367,7 @@ class _Contest:
 
     def _proposed(self, winners: Sequence[Candidate]) -> list[_Prompt]:
         """What a proposer wants to try next. The budget is spent by now: what fails here only warns."""
-        found, warn = list[_Prompt](), partial(warn_caller, stacklevel=8)  # of `search`
+        found, warn = list[_Prompt](), partial(warn_caller, stacklevel=6)
         try:
             proposals = list(self.candidates(tuple(winners))) if callable(self.candidates) else []
         except Exception as error:  # noqa: BLE001 - as in `_first`

@@ -40,12 +40,13 @@ def replaced(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Bin
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def read_text(path: str | os.PathLike[str], error: type[DPFewShotError]) -> str:
+def read_text(path: str | os.PathLike[str], error: type[DPFewShotError], *, if_missing: str = "") -> str:
     """The text of a file in UTF-8, with or without a byte order mark; `error` names a file that has none."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as reason:
-        raise error(f"{path}: cannot be read: {reason.strerror}") from None
+        advice = if_missing if isinstance(reason, FileNotFoundError) else ""
+        raise error(f"{path}: cannot be read: {reason.strerror}{advice}") from None
     except UnicodeDecodeError:
         raise error(f"{path}: is not UTF-8; convert the file") from None
 

@@ -381,36 +381,6 @@ def test_what_another_process_begins_before_the_budget_is_asked_is_continued(
     assert acts(ledger).count("reserve") == 2
 
 
-def test_a_text_that_another_process_begins_just_before_leaves_the_later_ones_their_draws(
-    ledger: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is interrupted within its text, and loses a draw: that text is shorter, and no other one is lost."""
-
-    def told(_: dpf.Demonstration) -> None:
-        raise Interrupted
-
-    def begun_before(self: Account, *arguments: Any) -> Any:
-        monkeypatch.setattr(Account, "reserve", real)
-        other.set_up.backend.answers = other.set_up.backend.draws + 3
-        with pytest.raises(dpf.BackendError):
-            other.generate("delivery")
-        return real(self, *arguments)
-
-    options = {"shots_per_label": 2, "max_tokens": 5}
-    other, real = synthesizer(ledger=ledger, **options), Account.reserve
-    with pytest.raises(Interrupted):
-        other.generate_all(resume=True, on_demonstration=told)
-    with synthesizer(ledger=ledger, **options) as made:
-        monkeypatch.setattr(Account, "reserve", begun_before)
-        found = made.generate_all(resume=True)
-    assert [(one.label, one.token_count) for one in found] == [
-        ("refund", 5),
-        ("delivery", 4),
-        ("refund", 5),
-        ("delivery", 5),
-    ]
-
-
 def test_a_run_that_was_taken_over_draws_no_more(ledger: str) -> None:
     class TakenOver(Dying):
         def next_token_logprobs(self, prompts: Any, support: Any = None) -> Any:
