@@ -471,11 +471,11 @@ def _violations(
     outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
 ) -> Iterator[str]:
     """What was observed that a sound set-up cannot produce, in words."""
-    for game in outcomes:
-        if game.room < 0:
+    for outcome in outcomes:
+        if outcome.room < 0:
             yield (
-                f"{game.game.name} revealed canaries in {game.counts.true_positives.estimate:.1%} of the "
-                f"plays, but the plan allows {game.claimed:.1%}: there is less noise than planned, or "
+                f"{outcome.game.name} revealed canaries in {outcome.counts.true_positives.estimate:.1%} of "
+                f"the plays, but the plan allows {outcome.claimed:.1%}: there is less noise than planned, or "
                 "records are drawn more often"
             )
     for each in drawn:
@@ -495,9 +495,10 @@ def _violations(
 def _observed(
     outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
 ) -> Iterator[Figure]:
-    for game in outcomes:
-        yield _figure(f"{game.game.name}, false positives", game.counts.false_positives)
-        yield _figure(f"{game.game.name}, true positives", game.counts.true_positives, game.claimed)
+    """What the games and the checks of premises counted."""
+    for outcome in outcomes:
+        yield _figure(f"{outcome.game.name}, false positives", outcome.counts.false_positives)
+        yield _figure(f"{outcome.game.name}, true positives", outcome.counts.true_positives, outcome.claimed)
     for each in drawn:
         yield _figure(each.name, each.rate, each.expected)
     if answers:
