@@ -180,6 +180,7 @@ class AccountName:
         A project folder that was copied or restored without its ledger would else get its whole budget again.
         `texts` says where they are.
         """
+        self.check()
         if there and self.create and self.opened() is None:
             raise LedgerError(
                 f"there are texts in {texts}, and the ledger has no account {self.account!r} that counts "

@@ -190,7 +190,6 @@ def _inputs(project: Project, texts: Iterable[Demonstration]) -> tuple[Records, 
     from dpfewshot.releases.payment import explained, open_payment
 
     task = project.task
-    project.account.check()
     paid = any(one.certificate and one.certificate.dataset == project.account.account for one in texts)
     project.account.check_counts("the files that are named", there=paid)
     records, population, holdout = project.data.read(), project.budget.population, project.holdout

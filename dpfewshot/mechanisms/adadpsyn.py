@@ -136,6 +136,7 @@ class AdaDPSyn(GaussianMechanism):
 
 
 _RANGES = (
+    ("rounds", 1, 100),
     ("radius_multiplier", 0.01, 1000),
     ("mean_multiplier", 0.01, 1000),
     ("coverage_multiplier", 0.01, 1000),

@@ -193,10 +193,10 @@ class BaseRelease(ABC):
         """The index in the support of the released token: the mechanism's algorithm for one token."""
 
 
-def check_range(name: str, value: Any, least: float, most: float) -> None:
-    """Refuse a setting that is no number, or outside least..most, with `InvalidPlan`, which names it."""
+def check_range(name: str, value: Any, least: float, most: float, *, without: tuple[int, ...] = ()) -> None:
+    """Refuse with `InvalidPlan` a setting that is no number, outside least..most or left out."""
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not (number and least <= float(value) <= most):
+    if not (number and least <= float(value) <= most) or value in without:
         raise InvalidPlan(f"{name} must be a number between {least:g} and {most:g}, not {value!r}")
 
 

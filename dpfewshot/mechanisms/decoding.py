@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
-from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import Logprobs, check_range
 
@@ -55,8 +54,7 @@ class Decoding:
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, 100)  # hotter is uniform
         check_range("contrast", self.contrast, 0, 1)
-        if not 0 < self.top_p <= 1:
-            raise InvalidPlan(f"top_p must lie above 0 and be at most 1, not {self.top_p}")
+        check_range("top_p", self.top_p, 0, 1, without=(0,))
 
     def token(
         self,

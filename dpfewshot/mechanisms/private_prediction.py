@@ -17,7 +17,7 @@ from typing import ClassVar
 from dpfewshot import _core
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
 from dpfewshot.mechanisms.choice import (
     SoftmaxMechanism,
     check_temperature,
@@ -59,10 +59,8 @@ class PrivatePrediction(SoftmaxMechanism):
                 "clip and temperature together would fix epsilon: give one of them, and the budget decides "
                 "the other"
             )
-        if self.clip is not None and not 0 < self.clip <= _core.LARGEST_LOGIT_CLIP:
-            raise InvalidPlan(
-                f"clip must lie above 0 and be at most {_core.LARGEST_LOGIT_CLIP:g} nats, not {self.clip}"
-            )
+        if self.clip is not None:
+            check_range("clip", self.clip, 0, _core.LARGEST_LOGIT_CLIP, without=(0,))
         if self.temperature is not None:
             check_temperature(self.temperature)
 

@@ -39,7 +39,7 @@ from dpfewshot.accounting.events import (
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.exact.choice import discrete_laplace
-from dpfewshot.mechanisms.base import Draws, Logprobs, Mechanism, Release, RowChange
+from dpfewshot.mechanisms.base import Draws, Logprobs, Mechanism, Release, RowChange, check_range
 from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
@@ -73,11 +73,9 @@ class SparseVector(Mechanism):
     def __post_init__(self) -> None:
         if isinstance(self.mechanism, SparseVector) or self.mechanism.draws_once:
             raise InvalidPlan("a sparse vector wraps a mechanism that releases every token")
-        if not 0 < self.threshold <= _LARGEST_DISTANCE:
-            raise InvalidPlan(f"threshold must lie above 0 and be at most 2, not {self.threshold}")
+        check_range("threshold", self.threshold, 0, _LARGEST_DISTANCE, without=(0,))
         check_whole("releases", self.releases)
-        if not 0 < self.test_share < 1:
-            raise InvalidPlan(f"test_share must lie between 0 and 1, not {self.test_share}")
+        check_range("test_share", self.test_share, 0, 1, without=(0, 1))
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.accounting import Composition, PoissonGaussian, Tightest
 from dpfewshot.errors import InvalidPlan
-from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PublicCentred, SparseVector
+from dpfewshot.mechanisms import AdaDPSyn, Gaussian, PrivatePrediction, PublicCentred, SparseVector
 from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.prompts.few_shot import PromptFormat
 from dpfewshot.values import counted, plural, unit_noun
@@ -78,6 +78,29 @@ WHOLE: dict[str, Callable[[Any], object]] = {
 def test_an_integer_setting_is_whole(name: str, number: object) -> None:
     with pytest.raises(InvalidPlan, match=rf"{name}\b.* must"):
         WHOLE[name](number)
+
+
+REAL: dict[str, Callable[[Any], object]] = {
+    "temperature": lambda number: Gaussian(temperature=number),
+    "top_p": lambda number: Gaussian(top_p=number),
+    "clip": lambda number: PrivatePrediction(clip=number),
+    "threshold": lambda number: SparseVector(Gaussian(), threshold=number, releases=1),
+    "test_share": lambda number: SparseVector(Gaussian(), threshold=1.0, releases=1, test_share=number),
+    "rounds": lambda number: AdaDPSyn(rounds=10**9 if number == -1 else number, top_k=2).check(8),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("number", ["1", True, -1, 10**4, float("nan"), [1]])
+def test_a_setting_is_a_number_within_its_range(name: str, number: object) -> None:
+    with pytest.raises(InvalidPlan, match=rf"{name} must be a .*number"):
+        REAL[name](number)
+
+
+@pytest.mark.parametrize("name", ["top_p", "clip", "threshold", "test_share"])
+def test_a_share_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(InvalidPlan, match=f"{name} must be a number"):
+        REAL[name](0.0)
 
 
 def test_tokens_that_are_no_whole_number_draw_nothing() -> None:
