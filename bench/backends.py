@@ -239,7 +239,7 @@ class TimedBlock:
     def __init__(self, block: PromptBlock, clock: Clock) -> None:
         self._block = block
         self._clock = clock
-        self.append, self.close = block.append, block.close
+        self.append, self.keep, self.close = block.append, block.keep, block.close
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
         """See `PromptBlock.next_token_logprobs`."""

@@ -7,7 +7,7 @@ false, and a Synthesizer with `allow_batch_variance=True` states no guarantee.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,7 +171,8 @@ class Block:
             self._kept = [self._begin(part, support, self._answers) for part in self._parts()]
             return self._answers.copy()
         answers = self._answers if self._answers.shape[1] == width else self._unknown(width)
-        self._kept = [self._without_ended(part, cells) for part, cells in self._kept]
+        # the answers of rows that have ended are ignored
+        self._kept = self._going(lambda row: not self._backend.ends(self._released[-1][row]))
         for part, cells in self._kept:
             if not part:
                 continue
@@ -192,18 +193,29 @@ class Block:
         """See `PromptBlock`."""
         self._released.append(list(tokens))
 
+    def keep(self, places: Sequence[int]) -> None:
+        """See `PromptBlock`."""
+        rows = {place: row for row, place in enumerate(places)}
+        self._suffixes = [self._suffixes[place] for place in places]
+        self._released = [[step[place] for place in places] for step in self._released]
+        self._answers = self._answers[list(places)]
+        if self._kept is not None:
+            going = self._going(rows.__contains__)
+            self._kept = [([rows[row] for row in part], cells) for part, cells in going]
+
     def close(self) -> None:
         """See `PromptBlock`."""
         self._kept = []
 
-    def _without_ended(
-        self, part: list[int], cells: list[tuple[Any, Any]]
-    ) -> tuple[list[int], list[tuple[Any, Any]]]:
-        """The rows that have not ended; the answers of the others are ignored."""
-        going = [index for index, row in enumerate(part) if not self._backend.ends(self._released[-1][row])]
-        if len(going) == len(part):
-            return part, cells
-        return [part[index] for index in going], [tuple(one[going] for one in layer) for layer in cells]
+    def _going(self, goes: Callable[[int], bool]) -> list[tuple[list[int], list[tuple[Any, Any]]]]:
+        """The rows that go on, with their cells."""
+        kept = []
+        for part, cells in self._kept or ():
+            going = [index for index, row in enumerate(part) if goes(row)]
+            kept.append(
+                ([part[index] for index in going], [tuple(one[going] for one in layer) for layer in cells])
+            )
+        return kept
 
     def _unknown(self, width: int) -> NDArray[np.float32]:
         return np.full((len(self._suffixes), width), np.nan, dtype=np.float32)

@@ -124,7 +124,7 @@ class ConstantBlock:
         """Start a further token."""
         self._further = True
 
-    append_each = append
+    append_each = keep = append
 
     def close(self) -> None:
         """Do nothing: a block holds no resources."""

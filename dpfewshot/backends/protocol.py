@@ -181,6 +181,9 @@ class PromptBlock(Protocol):
     def append_each(self, tokens: Tokens) -> None:
         """Continue each prompt with its own token: for public prompts, as when labels are extracted."""
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with the prompts at these places, ascending, and drop the others: for public prompts."""
+
     def close(self) -> None:
         """Free the block's memory."""
 
@@ -228,6 +231,10 @@ class ReplayedBlock:
         """Continue each prompt with its own token."""
         for prompt, token in zip(self._prompts, tokens, strict=True):
             prompt.append(token)
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with some of the prompts."""
+        self._prompts = [self._prompts[place] for place in places]
 
     def close(self) -> None:
         """Drop the prompts."""

@@ -245,21 +245,22 @@ class HistogramLoop(TokenLoop):
             prompts = (request.subject or prompts).hinted(self._hint(style.words))
         prefix = [*prompts.prefix, *prompts.public_suffix]  # which is evaluated once for all
         with closing_block(self.backend, prefix, [()] * len(candidates), max_tokens, public=True) as block:
-            if candidates[0].tokens:  # all have a first word, or none has
-                block.append_each([one.tokens[-1] for one in candidates])
-            while writing := [
-                (place, one)
-                for place, one in enumerate(candidates)
+            writing = candidates
+            while places := [
+                place
+                for place, one in enumerate(writing)
                 if not (one.failed or one.draft.finished) and len(one.tokens) < max_tokens
             ]:
                 request.stop.check()
-                rows = answered(block, len(candidates), None)
-                for place, one in writing:
+                block.keep(places)
+                writing = [writing[place] for place in places]
+                if writing[0].tokens:  # all have a first word, or none has
+                    block.append_each([one.tokens[-1] for one in writing])
+                for one, row in zip(writing, answered(block, len(writing), None), strict=True):
                     if seen is not None:
-                        shares = np.exp(np.minimum(np.nan_to_num(rows[place], nan=-np.inf), 0))
+                        shares = np.exp(np.minimum(np.nan_to_num(row, nan=-np.inf), 0))
                         seen[: 1 if one.tokens else 2] += shares
-                    self._go_on(one, rows[place], style or _Style(), max_tokens - len(one.tokens))
-                block.append_each([one.tokens[-1] if one.tokens else 0 for one in candidates])
+                    self._go_on(one, row, style or _Style(), max_tokens - len(one.tokens))
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)

@@ -32,6 +32,8 @@ def test_a_block_of_a_backend_without_a_cache_asks_again():
     block.append_each([0, 2])
     expected = scripted.next_token_logprobs([[0, 1, 1, 0], [0, 2, 1, 2]])
     np.testing.assert_array_equal(block.next_token_logprobs(), expected)
+    block.keep([1])
+    np.testing.assert_array_equal(block.next_token_logprobs(), expected[1:])
     block.close()
     assert block.next_token_logprobs().shape == (0, 4)
 

@@ -131,6 +131,28 @@ def test_public_prompts_of_one_token_continue_one_another(backend):
     assert count.tokens == 3 * len(first) + 3  # private prompts never do
 
 
+def test_public_prompts_that_are_kept_go_on_without_the_others(backend):
+    suffixes = [[], [20], [21, 22], [23], *([25 + place] for place in range(backend.kept_prompts))]
+    many = len(suffixes) - 1  # more than one group holds; the last ones are evaluated afresh for each token
+    block = backend.open_block(PREFIX, suffixes, 5, public=True)
+    block.keep([*range(many + 1)])
+    block.next_token_logprobs()
+    released = {place: [30 + place] for place in range(many + 1)}
+    block.append_each([tokens[0] for tokens in released.values()])
+    for kept in ([0, 2, 3, many], [2, many], [2]):
+        block.keep([place for place, own in enumerate(released) if own in kept])
+        released = {place: [*released[place], 40 + place] for place in kept}
+        with evaluated() as count:
+            block.next_token_logprobs()
+            block.append_each([tokens[-1] for tokens in released.values()])
+            found = block.next_token_logprobs()
+        assert found.shape[0] == len(kept)
+        for row, (place, tokens) in enumerate(released.items()):
+            assert alike(found[row : row + 1], answers(backend, PREFIX, [suffixes[place]], tokens)[-1])
+    assert (count.tokens, count.dummies) == (2, 0)
+    block.close()
+
+
 @pytest.mark.parametrize("public", [True, False])
 def test_each_prompt_may_continue_with_its_own_tokens(backend, public):
     tokens = [[40 + row, 60 + row] for row in range(len(PROMPTS))]

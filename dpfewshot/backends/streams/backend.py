@@ -398,6 +398,21 @@ class StreamBlock:
                 raise BackendError(f"a token is not in 0 to {self._model.vocabulary_size - 1}")
             self._released.append([int(token) for token in tokens])
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with some of the prompts; see `PromptBlock`."""
+        if len(places) == self._rows:
+            return
+        with self._turn.working(), self._guard():
+            self._check()
+            rows = {place: row for row, place in enumerate(places)}
+            for pool, batch in (*self._kept, *((self._pools.lanes[0], wave) for wave in self._waves)):
+                with pool.in_use:
+                    pool.keep(batch, rows)
+            self._kept = [(pool, batch) for pool, batch in self._kept if batch.prompts]
+            self._waves = [wave for wave in self._waves if wave.prompts]
+            self._released = [[step[place] for place in places] for step in self._released]
+            self._rows = len(places)
+
     def close(self) -> None:
         """Return the streams to the pools and drop the prompts. A second call does nothing."""
         self._close()

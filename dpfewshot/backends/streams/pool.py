@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
@@ -173,6 +173,16 @@ class StreamPool:
             answers = self._streams.step(group[0], tokens, positions, active)
         batch.evaluated = len(released)
         yield from zip((row for row, _ in batch.prompts), answers, strict=True)
+
+    def keep(self, batch: PromptBatch, rows: Mapping[int, int]) -> None:
+        """Go on with the prompts of these rows, each with its new one, in the first streams of the group."""
+        places = [place for place, (row, _) in enumerate(batch.prompts) if row in rows]
+        if batch.group is not None:
+            for stream, place in zip(batch.group, places, strict=False):
+                if batch.group[place] != stream:
+                    self._streams.copy(batch.group[place], stream)
+            batch.group = batch.group[: len(places)]
+        batch.prompts = [(rows[row], suffix) for row, suffix in map(batch.prompts.__getitem__, places)]
 
     def _load_sequentially(self, start: Prefix, batch: PromptBatch) -> Iterator[tuple[int, Logits]]:
         """Evaluate public prompts one after the other in one stream.
