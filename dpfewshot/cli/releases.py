@@ -270,4 +270,7 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
     for label in release.labels:
         click.echo(" ".join(label.splitlines()))  # one line per label
     spent = release.spent or PrivacySpend(0.0, 0.0)
-    click.echo(f"{len(release.labels)} labels for {_amounts(spent)}, neighbours {release.relation}", err=True)
+    unit = f"each {on_one_line(release.unit or 'record')} is one unit"
+    click.echo(
+        f"{len(release.labels)} labels for {_amounts(spent)}, neighbours {release.relation}, {unit}", err=True
+    )

@@ -55,12 +55,14 @@ class LabelRelease:
         labels: in the order of their release; without candidates there may be fewer than requested.
         spent: the release's (ε, δ); None if not certified.
         relation: the neighbouring relation, "add-remove" or "zero-out".
+        unit: the column of whom a record belongs to; None: each record is a unit; "": nobody said.
         certified: whether (ε, δ) holds. False for seeded runs.
     """
 
     labels: tuple[str, ...]
     spent: PrivacySpend | None
     relation: str
+    unit: str | None
     certified: bool
 
     def as_dict(self) -> dict[str, object]:
@@ -70,6 +72,7 @@ class LabelRelease:
             "epsilon": self.spent.epsilon if self.spent else None,
             "delta": self.spent.delta if self.spent else None,
             "relation": self.relation,
+            "unit": self.unit,
             "certified": self.certified,
         }
 
@@ -128,6 +131,7 @@ def release_labels(
         labels=tuple(mechanism.choose(votes, permit, random_source)),
         spent=paid if random_source is None else None,
         relation=relation,
+        unit=unit_of(checked),
         certified=random_source is None,
     )
 

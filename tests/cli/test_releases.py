@@ -289,10 +289,10 @@ def movies(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_labels_are_lines_or_json(command: Run) -> None:
     status, out, err = command(*HISTOGRAM)
     assert (status, out) == (0, "drama\ncomedy\n")
-    assert err == "2 labels for epsilon 1.0000, delta 1e-06, neighbours add-remove\n"
+    assert err == "2 labels for epsilon 1.0000, delta 1e-06, neighbours add-remove, each record is one unit\n"
     status, out, err = command(*HISTOGRAM, "--json")
     assert (status, err) == (0, "")
-    cost = {"epsilon": 1.0, "delta": 1e-6, "relation": "add-remove", "certified": True}
+    cost = {"epsilon": 1.0, "delta": 1e-6, "relation": "add-remove", "unit": None, "certified": True}
     assert json.loads(out) == {"labels": ["drama", "comedy"], **cost}
 
 
@@ -323,7 +323,7 @@ def test_the_ledger_pays_for_labels_and_says_when_it_cannot(command: Run) -> Non
 def test_units_go_with_an_account_for_units(command: Run) -> None:
     read = (*HISTOGRAM, "--ledger", "sqlite:///budget.db", "--json", "--dataset")
     status, out, _ = command(*read, "viewers", "--unit", "viewer")
-    assert (status, json.loads(out)["relation"]) == (0, "add-remove")
+    assert (status, json.loads(out)["relation"], json.loads(out)["unit"]) == (0, "add-remove", "viewer")
     for further in (("viewers",), ("movies", "--unit", "viewer")):
         assert_bad_input(command(*read, *further), "account")
     for dataset, spent in (("viewers", 1.0), ("movies", 0.0)):

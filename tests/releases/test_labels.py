@@ -64,10 +64,10 @@ class Watched(dpf.Account):
 
 def test_the_labels_of_most_votes_come_out() -> None:
     release = dpf.release_labels(MANY, count=2, epsilon=2.0, delta=1e-6)
-    assert release == dpf.LabelRelease(("drama", "comedy"), PrivacySpend(2.0, 1e-6), "add-remove", True)
+    assert release == dpf.LabelRelease(("drama", "comedy"), PrivacySpend(2.0, 1e-6), "add-remove", None, True)
     public = ["western", "musical", "drama"]
     release = dpf.release_labels(MANY, count=2, epsilon=2.0, candidates=public)
-    assert release == dpf.LabelRelease(("drama", "western"), PrivacySpend(2.0, 0.0), "add-remove", True)
+    assert release == dpf.LabelRelease(("drama", "western"), PrivacySpend(2.0, 0.0), "add-remove", None, True)
     rows = [{"text": "a", "label": label} for label in "abc"]  # there may be fewer, but not of candidates
     assert dpf.release_labels(iter(rows), count=2, epsilon=1.0, delta=1e-18).labels == ()
     assert len(dpf.release_labels(MANY, count=9, epsilon=8.0, delta=1e-18).labels) == 3
@@ -232,7 +232,7 @@ def test_an_injected_source_has_no_guarantee_and_no_account() -> None:
     release = dpf.release_labels(MANY, **seeded)
     assert not release.certified
     assert release.spent is None
-    cost = {"epsilon": None, "delta": None, "relation": "add-remove", "certified": False}
+    cost = {"epsilon": None, "delta": None, "relation": "add-remove", "unit": None, "certified": False}
     assert release.as_dict() == {"labels": ["drama"], **cost}
     account = Watched()
     with pytest.raises(dpf.InvalidPlan, match="certified=False"):
