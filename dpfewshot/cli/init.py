@@ -37,10 +37,11 @@ _TOKENS: Final = 20
 """The most tokens of a text where nobody says how long texts are."""
 
 _NAMES: Final[Mapping[str, str]] = {
-    "text": "text body message content comment review question sentence description ticket mail notes?",
-    "label_column": "label category topic class intent type kind queue tag sentiment department",
+    "text": "text body message content comment review question sentence utterance query request post abstract"
+    " description ticket mail notes?",
+    "label_column": "label category topic class intent domain type kind queue tag sentiment department",
     "unit": "unit (customer|client|user|patient|person|author|member|account|policy|policy_?holder|claimant"
-    "|tenant|subscriber|student|employee)(_?(id|no|nr|number|ref|key|hash|account))? email",
+    "|tenant|subscriber|speaker|student|employee)(_?(id|no|nr|number|ref|key|hash|account))? email",
 }
 """What columns are called, the likeliest first: expressions."""
 

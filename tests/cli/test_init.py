@@ -91,6 +91,10 @@ def made(command: Run) -> Run:
 
 
 def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
+    write_csv("requests.csv", columns="utterance domain speaker_id")
+    _, out, _ = command("init", "requests.csv", "--yes", "--force", *DESCRIBED)
+    assert "text: utterance, label: domain, all records of one speaker_id are protected together" in out
+    Path(FILE_NAME).unlink()
     status, out, err = command("init", "tickets.csv", "--yes", *DESCRIBED)
     assert (status, err) == (0, "")
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
