@@ -170,6 +170,16 @@ class ForgetsReleasedTokens(Letters):
         return DeafBlock(self, prefix, suffixes, public=public)
 
 
+class StubbornBlock(ReplayedBlock):
+    def keep(self, places):
+        self._prompts = self._prompts[: len(places)]
+
+
+class KeepsTheFirst(Letters):
+    def open_block(self, prefix, suffixes, tokens, *, public=False):  # noqa: ARG002
+        return StubbornBlock(self, prefix, suffixes, public=public)
+
+
 class AnswersWhenClosed(Letters):
     def close(self):
         pass
@@ -218,6 +228,7 @@ def failed(backend, **options):
         (LosesLongPromptsUnderLoad, "load"),
         (LeaksInBlocks, "block invariance"),
         (ForgetsReleasedTokens, "block agreement"),
+        (KeepsTheFirst, "block agreement"),
         (AnswersWhenClosed, "closing"),
         (ClosesOnce, "closing"),
     ],

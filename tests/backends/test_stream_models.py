@@ -151,6 +151,9 @@ def test_public_prompts_that_are_kept_go_on_without_the_others(backend):
             assert alike(found[row : row + 1], answers(backend, PREFIX, [suffixes[place]], tokens)[-1])
     assert (count.tokens, count.dummies) == (2, 0)
     block.close()
+    for public, places in ((False, [0]), (True, [1, 0]), (True, [0, 0]), (True, [-1]), (True, [9])):
+        with pytest.raises(BackendError, match="places of public prompts, ascending"):
+            backend.open_block(PREFIX, suffixes[:3], 3, public=public).keep(places)
 
 
 @pytest.mark.parametrize("public", [True, False])

@@ -340,6 +340,7 @@ class StreamBlock:
         self._guard = guard
         self._prefix = prefix
         self._tokens = tokens
+        self._public = public
         self._rows = len(suffixes)
         self._released: list[list[int]] = []
         usable = [(row, suffix) for row, suffix in enumerate(suffixes) if suffix is not None]
@@ -400,10 +401,12 @@ class StreamBlock:
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the prompts; see `PromptBlock`."""
-        if len(places) == self._rows:
-            return
         with self._turn.working(), self._guard():
             self._check()
+            if not self._public or [*places] != sorted({*places}.intersection(range(self._rows))):
+                raise BackendError("keep takes places of public prompts, ascending")
+            if len(places) == self._rows:
+                return
             rows = {place: row for row, place in enumerate(places)}
             for pool, batch in (*self._kept, *((self._pools.lanes[0], wave) for wave in self._waves)):
                 with pool.in_use:
