@@ -4,7 +4,8 @@ First the model writes texts without any record: their words are expected. Then 
 and counted for all texts of a label. Everything else reads public numbers:
 
 1. A candidate begins with one of the records' first words, and its prompt says how long it shall be: both
-   are drawn by their noisy shares. It ends not much sooner, and without a mark if most records do.
+   are drawn by their noisy shares. It ends not much sooner, without a mark if most records do, and has no
+   capital letters if most records have none.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
 3. The candidate that is most like the histogram is released, of those that end, share few words with earlier
@@ -95,12 +96,14 @@ class _Style:
         gains: the nats that words gain or lose.
         words: how many it shall have; None if that is not known.
         marks: whether its sentences end with a mark.
+        lower: whether it has no capital letters.
         prompted: what it has from its prompt if it says it: the length, and the label's field.
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
     words: int | None = None
     marks: bool = True
+    lower: bool = False
     prompted: tuple[str, ...] = ()
 
     @property
@@ -264,7 +267,18 @@ class HistogramLoop(TokenLoop):
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)
+        if style is not None and style.lower:
+            for one in written:
+                self._lower(one, max_tokens)
         return written
+
+    def _lower(self, one: _Candidate, max_tokens: int) -> None:
+        """Spell a candidate without capital letters, unless that takes too many tokens."""
+        end = one.tokens[-1:] if one.draft.finished else []
+        text = self.backend.detokenize(one.tokens[: len(one.tokens) - len(end)])
+        tokens = [*self.backend.tokenize(text.lower()), *end]
+        if len(tokens) <= max_tokens:
+            one.draft = self.draft(tokens)
 
     def _best(
         self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
@@ -285,7 +299,8 @@ class HistogramLoop(TokenLoop):
         said = {self._spelled(word).strip() for word in histogram.words}
         named = self.label_field if self.label_field.lower() not in said else ""
         prompted = tuple(each for each in (named, str(words or "")) if each)
-        return _Style(self._gains(histogram), words, histogram.ends_with_marks, prompted)
+        marks, lower = histogram.ends_with_marks, histogram.in_lower_case
+        return _Style(self._gains(histogram), words, marks, lower, prompted)
 
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""

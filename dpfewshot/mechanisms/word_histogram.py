@@ -9,7 +9,8 @@ most one grid step times the grid, 1:
     each of its u other distinct words          0.08 / u    (0.48 / u without expected ones)
     its first word                              0.36
     its length in words, in powers of √2        0.08
-    its last character: one of .?! or another   0.08
+    its last character: one of .?! or another,  0.08
+      and then whether it has capital letters
 
 What the model expects is what its own texts make likely, of which none has read a record.
 
@@ -58,6 +59,9 @@ _AROUND: Final = 1, 2, 1
 
 ENDS: Final = ".?!"
 
+_ENDINGS: Final = len(ENDS) + 2
+"""Of a text: one of the `ENDS`; another, in a text with capital letters; another, in one without."""
+
 COMMONEST: Final = 1000
 """The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
 
@@ -104,7 +108,7 @@ class Features(NamedTuple):
         words: token ids of its distinct words, in lower case; of those that are one token.
         first: the token id of its first word, as it is written; None if that is not one token.
         length: which of the `LENGTHS` it has.
-        end: the place of its last character in `ENDS`; 3 for another.
+        end: the place of its last character in `ENDS`; 3 for another, or 4 in a text without capital letters.
     """
 
     words: frozenset[int]
@@ -117,12 +121,12 @@ def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
     """What is counted of a text."""
     words = WORD.findall(text)
     ids = {each for word in {word.lower() for word in words} if (each := _only_token(word, tokenize))}
-    number = max(1, len(text.split()))
+    number, end = max(1, len(text.split())), ENDS.find(text.rstrip()[-1:] or " ")
     return Features(
         words=frozenset(each for each in ids if each >= COMMONEST),
         first=_only_token(words[0], tokenize) if words and text.lstrip().startswith(words[0]) else None,
         length=min(LENGTHS - 1, round(2 * math.log2(number))),
-        end=ENDS.find(text.rstrip()[-1:]) % (len(ENDS) + 1) if text.strip() else len(ENDS),
+        end=len(ENDS) + (text == text.lower()) if end < 0 else end,
     )
 
 
@@ -168,10 +172,12 @@ def _likeliest(counts: NDArray[np.float64], backend: LogprobBackend, *, subject:
             yield token
 
 
-def _is_word(token: int, backend: LogprobBackend, *, subject: bool) -> bool:
+def _is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool = False) -> bool:
     """Whether a word may be counted by this token; with `subject`, as a word that tells of a subject."""
     word = backend.detokenize([token]).strip()
-    if token in backend.end_token_ids or (subject and (token < COMMONEST or word != word.lower())):
+    if token in backend.end_token_ids or (subject and token < COMMONEST):
+        return False
+    if (subject or lower) and word != word.lower():
         return False
     return WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
 
@@ -187,6 +193,7 @@ class Histogram:
         ends: of each of `ENDS`, and of another end, likewise.
         log_ratios: of words, the log of their share over that in the model's own texts, within ±3;
             not of those where noise may have made the difference.
+        in_lower_case: whether most texts have no capital letter, as far as is known.
     """
 
     words: Mapping[int, float]
@@ -194,12 +201,15 @@ class Histogram:
     lengths: Sequence[float]
     ends: Sequence[float]
     log_ratios: Mapping[int, float]
+    in_lower_case: bool = False
 
     def spelled(self, backend: LogprobBackend) -> Histogram:
         """The histogram without tokens that no word is counted by: they are noise."""
         words = {word: share for word, share in self.words.items() if _is_word(word, backend, subject=True)}
         firsts = {
-            word: share for word, share in self.firsts.items() if _is_word(word, backend, subject=False)
+            word: share
+            for word, share in self.firsts.items()
+            if _is_word(word, backend, subject=False, lower=self.in_lower_case)
         }
         noise = self.words.keys() - words.keys()
         log_ratios = {word: ratio for word, ratio in self.log_ratios.items() if word not in noise}
@@ -216,7 +226,7 @@ class Histogram:
             math.sqrt(WORDS) * each * sum(self.words.get(word, 0.0) for word in found.words)
             + math.sqrt(_FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
             + math.sqrt(_LENGTH) * self.lengths[found.length]
-            + math.sqrt(_END) * self.ends[found.end]
+            + math.sqrt(_END) * self.ends[min(found.end, len(ENDS))]
         )
         log_ratios = each * sum(self.log_ratios.get(word, 0.0) for word in found.words)
         # The mean product of a record's row and the mean of all is the square of this mean.
@@ -244,6 +254,7 @@ class Histogram:
             "lengths": list(self.lengths),
             "ends": list(self.ends),
             "log_ratios": {str(word): ratio for word, ratio in self.log_ratios.items()},
+            "in_lower_case": self.in_lower_case,
         }
 
     @classmethod
@@ -253,7 +264,8 @@ class Histogram:
             {int(word): number for word, number in told[name].items()}
             for name in ("words", "firsts", "log_ratios")
         )
-        return cls(words, firsts, list(told["lengths"]), list(told["ends"]), log_ratios)
+        lengths, ends = list(told["lengths"]), list(told["ends"])
+        return cls(words, firsts, lengths, ends, log_ratios, told["in_lower_case"])
 
 
 @dataclass(frozen=True)
@@ -314,10 +326,10 @@ class HistogramRelease(BaseRelease):
 
 
 def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected) -> NDArray[np.int64]:
-    """The sum of the texts' rows, in grid steps, shape (2V + 20,): words, first words, lengths, ends."""
+    """The sum of the texts' rows, in grid steps, shape (2V + 21,): words, first words, lengths, ends."""
     first = vocabulary_size
     length = 2 * vocabulary_size
-    total = np.zeros(length + LENGTHS + len(ENDS) + 1, dtype=np.int64)
+    total = np.zeros(length + LENGTHS + _ENDINGS, dtype=np.int64)
     for each in found:
         words = {word for word in each.words if 0 <= word < vocabulary_size}  # no error tells of a record
         known = words & expected.words.keys()
@@ -343,9 +355,9 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     """The histogram of a noisy sum over so many units, without words that noise alone may have made."""
     steps = float(_core.grid) * units
     mean = total / steps
-    vocabulary_size = (len(total) - LENGTHS - len(ENDS) - 1) // 2
+    vocabulary_size = (len(total) - LENGTHS - _ENDINGS) // 2
     bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
-    words, firsts, lengths, ends = (mean[start:end] for start, end in pairwise(bounds))
+    words, firsts, lengths, endings = (mean[start:end] for start, end in pairwise(bounds))
     noise = scale / steps
     clear_expected = CLEAR_EXPECTED * noise
     least = np.full((2, vocabulary_size), CLEAR * noise)
@@ -357,15 +369,17 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     ]
     if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
         lengths = np.zeros_like(lengths)
-    marks = ends[:-1].sum()
-    if ends[-1] - marks <= clear_expected * math.sqrt(len(ends)):
-        ends = np.append(ends[:-1], min(ends[-1], max(marks, 0.0)))  # that most have no mark may be noise
+    *marks, capitals, lower = endings.tolist()
+    clear_ending, unmarked = clear_expected * math.sqrt(_ENDINGS), capitals + lower
+    if unmarked - sum(marks) <= clear_ending:
+        unmarked = min(unmarked, max(sum(marks), 0.0))  # that most have no mark may be noise
     return Histogram(
         kept[0],
         kept[1],
         np.maximum(lengths, 0).tolist(),
-        np.maximum(ends, 0).tolist(),
+        np.maximum([*marks, unmarked], 0).tolist(),
         _log_ratios(kept[0], expected.shares(), clear_expected),
+        in_lower_case=lower - capitals - sum(marks) > clear_ending,
     )
 
 

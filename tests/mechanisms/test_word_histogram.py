@@ -55,7 +55,7 @@ rows = st.builds(
     words=st.frozensets(any_token, max_size=VOCABULARY),
     first=st.none() | any_token,
     length=st.integers(0, word_histogram.LENGTHS - 1),
-    end=st.integers(0, len(word_histogram.ENDS)),
+    end=st.integers(0, len(word_histogram.ENDS) + 1),
 )
 
 
@@ -103,7 +103,11 @@ def test_a_text_is_counted_by_its_words_first_word_length_and_end():
     ids = {" where": 1200, " is": 5, " my": 6, " parcel": 2000, " Where": 1300}
     found = features("Where is my parcel, parcel?", lambda word: [ids[word]])
     assert found == Features(frozenset({1200, 2000}), 1300, round(2 * math.log2(5)), 1)
-    assert features("", lambda word: [ids[word]]) == Features(frozenset(), None, 0, 3)
+    assert features("", lambda word: [ids[word]]) == Features(frozenset(), None, 0, 4)
+    ends = [
+        features(text, lambda _: [1, 2]).end for text in ("a?", "A parcel", "a parcel", "a Parcel ", "12")
+    ]
+    assert ends == [1, 3, 4, 3, 4]
     assert features("12 parcels", lambda _: [1, 2]).first is None
 
 
@@ -140,7 +144,7 @@ def test_the_cost_is_that_of_one_gaussian(noise):
 
 
 def test_words_that_noise_alone_may_have_made_are_left_out():
-    total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
     total[[3, 7]] = 4 * _core.grid, 6 * _core.grid
     kept = of_noisy_sum(total, _core.grid, 10, NOTHING)
     assert dict(kept.words) == {7: pytest.approx(0.6)}
@@ -148,7 +152,7 @@ def test_words_that_noise_alone_may_have_made_are_left_out():
 
 
 def test_what_is_expected_needs_less_to_be_kept():
-    total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
     total[[2, 3, 4, VOCABULARY + 5, VOCABULARY + 6]] = 3 * _core.grid
     total[4] = 2 * _core.grid
     kept = of_noisy_sum(total, _core.grid, 10, expecting({3, 4}, [5]))
@@ -156,7 +160,7 @@ def test_what_is_expected_needs_less_to_be_kept():
 
 
 def test_a_first_word_that_the_model_knows_as_one_needs_less_than_another():
-    total = np.zeros(2 * VOCABULARY + 20, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
     total[VOCABULARY + 3 : VOCABULARY + 6] = 4 * _core.grid
     known = [*range(6, 5 + word_histogram.EXPECTED_FIRST), 3]  # the last that is expected
     kept = of_noisy_sum(total, _core.grid, 10, expecting((), [*known, 4]))
@@ -175,10 +179,29 @@ def test_a_length_that_noise_alone_may_have_made_is_not_told(units, lengths):
 
 @pytest.mark.parametrize(("unmarked", "marked"), [(19, True), (21, False)])
 def test_marks_stay_unless_it_is_clear_that_most_records_have_none(unmarked, marked):
-    """Of 40 texts; the lead of those without over those with has √4 times the noise of one: 2.5 of these."""
+    """Of 40 texts; the lead of those without over those with has √5 times the noise of one: 2.5 of these."""
     texts = [Features(frozenset(), None, 4, 3)] * (10 + unmarked) + [Features(frozenset(), None, 4, 0)] * 10
-    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * 2))
-    assert of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING).ends_with_marks is marked
+    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * math.sqrt(5)))
+    found = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING)
+    assert (found.ends_with_marks, found.in_lower_case) == (marked, False)
+
+
+@pytest.mark.parametrize(("lower", "expected"), [(19, False), (21, True)])
+@pytest.mark.parametrize("end", [0, 3])
+def test_capitals_stay_unless_it_is_clear_that_most_records_have_none(lower, expected, end):
+    """The same, of those without mark or capital over all others."""
+    texts = [Features(frozenset(), None, 4, 4)] * (10 + lower) + [Features(frozenset(), None, 4, end)] * 10
+    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * math.sqrt(5)))
+    found = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING)
+    assert found.in_lower_case is expected
+    assert Histogram.from_dict(found.as_dict()) == found
+
+
+def test_first_words_in_capitals_are_noise_where_most_records_have_none():
+    model = dpf.backends.Scripted([" where", " Where", "\n"], lambda _: [1.0] * 3)
+    for lower, firsts in ((False, {0: 0.2, 1: 0.3}), (True, {0: 0.2})):
+        found = Histogram({}, {0: 0.2, 1: 0.3}, FLAT, [1.0] * 4, {}, lower)
+        assert found.spelled(model).firsts == firsts
 
 
 def test_an_expected_word_has_most_of_a_rows_weight():
@@ -586,6 +609,24 @@ def test_texts_end_without_a_mark_if_most_records_do(ends, sentence, share):
     marked = [one.text.endswith(sentence) for one in found]
     assert (sum(marked) / 50 > share) if share else not any(marked)
     assert not any(one.draft.cut_off for one in found)
+
+
+@pytest.mark.parametrize(
+    ("lower", "max_tokens", "text"),
+    [
+        (True, 6, "where is paris?"),
+        (True, 5, "where is Paris?"),  # small letters take a token more
+        (False, 6, "where is Paris?"),
+    ],
+)
+def test_texts_have_no_capitals_if_most_records_have_none(lower, max_tokens, text):
+    words, follows = [" where", " is", " Paris", " par", "is", "?", "\n"], {0: 1, 1: 2, 2: 5, 5: 6}
+    model = dpf.backends.Scripted(words, lambda prompt: np.eye(7)[follows[prompt[-1]]], end_token_ids={6})
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = TextRequest(None, None, None, None, prompts, max_tokens, [])
+    [one] = loop._written([_Candidate(loop.draft([0]))], request, _Style(lower=lower))  # noqa: SLF001
+    assert (one.text, one.draft.finished) == (text, True)
 
 
 @pytest.mark.parametrize(("words", "told"), [({}, True), ({1: 0.1}, False)], ids=["not theirs", "theirs"])

@@ -91,8 +91,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/streams/backend.py",
-        "with pool.in_use:",
-        "if pool.in_use:",
+        "with pool.in_use:\n                    if pool.closed:",
+        "if pool.in_use:\n                    if pool.closed:",
         "no lane evaluates two prompts at once",
         "tests/backends/test_llama_checks.py",
     ),
