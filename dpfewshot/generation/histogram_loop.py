@@ -193,8 +193,9 @@ class HistogramLoop(TokenLoop):
         begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
         style = self._style(histogram, request.max_tokens)
         best = self._best(self._written(begun, request, style), histogram, request, style)
-        request.released.extend(best.tokens)
-        yield from best.tokens
+        released = self._in_lower_case(best, request.max_tokens) if style.lower else best.tokens
+        request.released.extend(released)
+        yield from released
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""
@@ -267,18 +268,15 @@ class HistogramLoop(TokenLoop):
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)
-        if style is not None and style.lower:
-            for one in written:
-                self._lower(one, max_tokens)
         return written
 
-    def _lower(self, one: _Candidate, max_tokens: int) -> None:
-        """Spell a candidate without capital letters, unless that takes too many tokens."""
-        end = one.tokens[-1:] if one.draft.finished else []
-        text = self.backend.detokenize(one.tokens[: len(one.tokens) - len(end)])
-        tokens = [*self.backend.tokenize(text.lower()), *end]
-        if len(tokens) <= max_tokens:
-            one.draft = self.draft(tokens)
+    def _in_lower_case(self, one: _Candidate, max_tokens: int) -> list[int]:
+        """A candidate's tokens, without capital letters if it has an end and they can be spelled so."""
+        *said, end = one.tokens
+        text = self.backend.detokenize(said).lower()
+        small = self.backend.tokenize(text)
+        spelled = len(small) < max_tokens and self.backend.detokenize(small) == text
+        return [*small, end] if one.draft.finished and spelled else one.tokens
 
     def _best(
         self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
@@ -299,7 +297,8 @@ class HistogramLoop(TokenLoop):
         said = {self._spelled(word).strip() for word in histogram.words}
         named = self.label_field if self.label_field.lower() not in said else ""
         prompted = tuple(each for each in (named, str(words or "")) if each)
-        marks, lower = histogram.ends_with_marks, histogram.in_lower_case
+        lower = histogram.in_lower_case
+        marks = histogram.ends_with_marks and not lower  # which counts those without a mark
         return _Style(self._gains(histogram), words, marks, lower, prompted)
 
     def _hint(self, words: int | None) -> list[int]:

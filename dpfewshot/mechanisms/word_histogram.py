@@ -10,7 +10,7 @@ most one grid step times the grid, 1:
     its first word                              0.36
     its length in words, in powers of √2        0.08
     its last character: one of .?! or another,  0.08
-      and then whether it has capital letters
+      and then whether all letters are small
 
 What the model expects is what its own texts make likely, of which none has read a record.
 
@@ -60,7 +60,7 @@ _AROUND: Final = 1, 2, 1
 ENDS: Final = ".?!"
 
 _ENDINGS: Final = len(ENDS) + 2
-"""Of a text: one of the `ENDS`; another, in a text with capital letters; another, in one without."""
+"""Of a text: one of the `ENDS`; another; another, in a text of letters without capital ones."""
 
 COMMONEST: Final = 1000
 """The first tokens of a vocabulary are those of the commonest words: they say nothing of a subject."""
@@ -108,7 +108,7 @@ class Features(NamedTuple):
         words: token ids of its distinct words, in lower case; of those that are one token.
         first: the token id of its first word, as it is written; None if that is not one token.
         length: which of the `LENGTHS` it has.
-        end: the place of its last character in `ENDS`; 3 for another, or 4 in a text without capital letters.
+        end: the place of its last character in `ENDS`; 3 for another, or 4 in letters without capital ones.
     """
 
     words: frozenset[int]
@@ -126,7 +126,7 @@ def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
         words=frozenset(each for each in ids if each >= COMMONEST),
         first=_only_token(words[0], tokenize) if words and text.lstrip().startswith(words[0]) else None,
         length=min(LENGTHS - 1, round(2 * math.log2(number))),
-        end=len(ENDS) + (text == text.lower()) if end < 0 else end,
+        end=len(ENDS) + (text.lower() == text != text.upper()) if end < 0 else end,
     )
 
 
