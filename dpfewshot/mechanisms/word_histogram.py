@@ -370,16 +370,16 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
         lengths = np.zeros_like(lengths)
     *marks, capitals, lower = endings.tolist()
-    clear_ending, unmarked = clear_expected * math.sqrt(_ENDINGS), capitals + lower
-    if unmarked - sum(marks) <= clear_ending:
-        unmarked = min(unmarked, max(sum(marks), 0.0))  # that most have no mark may be noise
+    marked, unmarked = sum(marks), capitals + lower
+    if unmarked - marked <= clear_expected * math.sqrt(_ENDINGS):
+        unmarked = min(unmarked, max(marked, 0.0))  # that most have no mark may be noise
     return Histogram(
         kept[0],
         kept[1],
         np.maximum(lengths, 0).tolist(),
         np.maximum([*marks, unmarked], 0).tolist(),
         _log_ratios(kept[0], expected.shares(), clear_expected),
-        in_lower_case=lower - capitals - sum(marks) > clear_ending,
+        in_lower_case=min((lower - marked) / 2, (lower - capitals) / math.sqrt(2)) > clear_expected,
     )
 
 

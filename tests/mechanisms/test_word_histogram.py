@@ -185,11 +185,11 @@ def test_marks_stay_unless_it_is_clear_that_most_records_have_none(unmarked, mar
 
 
 @pytest.mark.parametrize(("lower", "expected"), [(19, False), (21, True)])
-@pytest.mark.parametrize("end", [0, 3])
-def test_capitals_stay_unless_it_is_clear_that_most_records_have_none(lower, expected, end):
-    """The same, of those without mark or capital over all others."""
+@pytest.mark.parametrize(("end", "noise"), [(0, math.sqrt(4)), (3, math.sqrt(2))], ids=["mark", "capital"])
+def test_capitals_stay_unless_it_is_clear_that_most_records_have_none(lower, expected, end, noise):
+    """The same, of those without mark or capital over those with a mark, and over those with a capital."""
     texts = [Features(frozenset(), None, 4, 4)] * (10 + lower) + [Features(frozenset(), None, 4, end)] * 10
-    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * math.sqrt(5)))
+    scale = round(20 * math.sqrt(0.08) * _core.grid / (2.5 * noise))
     found = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING)
     assert found.in_lower_case is expected
     assert Histogram.from_dict(found.as_dict()) == found
