@@ -1,7 +1,7 @@
 """Accuracy in use of the default settings, certified, without a holdout: bench/results/default.jsonl.
 
     dpfewshot model get qwen-1.5b
-    python -m bench.default DATA     # two hours and more on two cores; an interrupted run resumes
+    python -m bench.default DATA     # three hours and more on two cores; an interrupted run resumes
 
 Two demonstrations of each label, as in the file that `init` writes. Qwen2.5-Coder 1.5B writes them and labels the
 test texts.
@@ -76,6 +76,7 @@ SETS = (
     Set(BANK, "banking77.train", "banking77.test", 20),
     Set(dpf.tasks.TREC, "trec.train", "trec.test", 20),
     Set(dpf.tasks.AGNEWS, "agnews.train_subset", "agnews.test", 30),
+    Set(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 30),
 )
 
 
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
     writer, user = (
-        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (256, 1024)
+        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (256, 3072)
     )
     results = Results(DEFAULT)
     for repetition in range(given.repetitions):

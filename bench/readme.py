@@ -12,21 +12,26 @@ from functools import cache
 
 from bench.default import DEFAULT, MODEL, NO_RECORDS
 from bench.default import NAME as OURS
-from bench.pages import Lines, Table, difference, table, write
+from bench.pages import Lines, Table, table, write
 from bench.peers import page as comparison
 from bench.peers.page import BLUE, GREY, text, whole
 from bench.texts import TEXTS
 from bench.utility import ROOT, ZERO_SHOT
-from dpfewshot.evaluation import Cell, Results, summarise
+from dpfewshot.evaluation import Results
 from dpfewshot.evaluation.conditions import NON_PRIVATE_SAMPLE
-from dpfewshot.evaluation.summaries import Summary, grouped
+from dpfewshot.evaluation.summaries import Outcomes, grouped, interval_of_mean, outcomes_of
 from dpfewshot.runtime.files import write_whole
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs/accuracy.svg"
 
-NAMES = {"bank messages": "banking77", "trec": "TREC", "agnews": "AG News"}
-LABELS = {"bank messages": "topic, of ten", "trec": "kind of question", "agnews": "topic of news"}
+NAMES = {"bank messages": "banking77", "trec": "TREC", "agnews": "AG News", "dbpedia": "DBPedia"}
+LABELS = {
+    "bank messages": "topic, of ten",
+    "trec": "kind of question",
+    "agnews": "topic of news",
+    "dbpedia": "kind of thing",
+}
 """What a task's labels are."""
 
 TIMED = ("trec", "agnews")
@@ -56,28 +61,25 @@ def texts() -> Lines:
 
 
 @cache
-def groups() -> dict[tuple[str, str, float | None], list[Cell]]:
-    """The cells of the default settings, by task, condition and ε."""
+def outcomes() -> dict[tuple[str, str, float | None], Outcomes]:
+    """Which test texts were labelled rightly, shape (runs, texts), by task, condition and ε."""
+    groups = grouped(Results(DEFAULT).cells)
     return {
-        (one[0].task, one[0].condition, one[0].epsilon_asked): one for one in grouped(Results(DEFAULT).cells)
+        (one[0].task, one[0].condition, one[0].epsilon_asked): outcomes_of(one, "contextual")
+        for one in groups
     }
-
-
-def summary(task: str, condition: str, epsilon: float | None) -> Summary:
-    """The accuracy of a condition with its interval."""
-    (one,) = summarise(groups()[task, condition, epsilon])
-    return one
 
 
 # The picture
 
-PANEL, LEFT, TOP, ROW = 190, 160, 62, 26
+LEFT, TOP, ROW = 160, 62, 26
+PANEL = (comparison.WIDTH - LEFT) // len(NAMES)
 
 
 def picture() -> str:
     """A panel a task, a row a condition: a dot with its 95 % interval, and the per cent."""
-    items = next(iter(groups().values()))[0].items
-    head = f"Accuracy of {MODEL} on {items} test texts, in per cent, with 95 % intervals"
+    items = next(iter(outcomes().values())).shape[1]
+    head = f"Accuracy of {MODEL} on {items} test texts, in per cent, with 95 % intervals over texts"
     parts = [text(8, 18, head, weight="bold")]
     for row, (name, condition, _) in enumerate(ROWS):
         parts.append(text(8, TOP + ROW * row + 17, name, weight="bold" if condition == OURS else "normal"))
@@ -88,42 +90,43 @@ def picture() -> str:
 
 def panel(left: int, task: str) -> Iterator[str]:
     """One task, on an axis from 0 to 100 %."""
-    wide, bottom = 140, TOP + ROW * len(ROWS)
+    wide, bottom = PANEL - 50, TOP + ROW * len(ROWS)
     yield text(left, 42, NAMES[task], weight="bold")
     yield text(left, 57, LABELS[task])
     for mark in (0, 50, 100):
         x = left + wide * mark / 100
         yield f'<line x1="{x:.0f}" x2="{x:.0f}" y1="{TOP}" y2="{bottom}" stroke="{GREY}" opacity="0.3"/>'
     for row, (_, condition, epsilon) in enumerate(ROWS):
-        one, y = summary(task, condition, epsilon), TOP + ROW * row + 13
+        by_text, y = outcomes()[task, condition, epsilon].mean(axis=0), TOP + ROW * row + 13
         colour = BLUE if condition == OURS else GREY
-        low, mean, high = (left + wide * value for value in (one.low, one.accuracy, one.high))
+        least, most = interval_of_mean(by_text, [])
+        low, mean, high = (left + wide * value for value in (least, by_text.mean(), most))
         yield f'<line x1="{low:.0f}" x2="{high:.0f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>'
         yield f'<circle cx="{mean:.0f}" cy="{y}" r="4" fill="{colour}"/>'
-        yield text(left + wide + 5, y + 4, f"{100 * one.accuracy:.0f}")
+        yield text(left + wide + 5, y + 4, f"{100 * by_text.mean():.0f}")
 
 
 # The passages
 
 
 def accuracy() -> Lines:
-    """What the picture shows beyond its intervals: differences item by item."""
-    found = [
-        f"{name} {gained(task, OURS, 1.0, ZERO_SHOT)}, {gained(task, OURS, 1.0, NO_RECORDS)}"
-        for task, name in NAMES.items()
-    ]
+    """What the picture does not show: how runs differ."""
+    on_epsilon_0, on_none = (
+        "; ".join(f"{name} {gained(task, other)}" for task, name in NAMES.items())
+        for other in (NO_RECORDS, ZERO_SHOT)
+    )
     return [
         (
-            "Points that ε = 1 gains on no demonstrations, and on ε = 0, with 95 % intervals: "
-            f"{'; '.join(found)}. ε is for all demonstrations together, two of each label."
+            f"Points that ε = 1 gains on ε = 0, in each run: {on_epsilon_0}. On no demonstrations: {on_none}. "
+            "ε is for all demonstrations together, two of each label."
         )
     ]
 
 
-def gained(task: str, condition: str, epsilon: float, other: str) -> str:
-    """A condition's accuracy less that of another one at ε = 0, item by item, in points."""
-    one = difference(groups()[task, condition, epsilon], groups()[task, other, 0.0])
-    return f"{100 * one.mean:+.0f} [{100 * one.low:+.0f}, {100 * one.high:+.0f}]"
+def gained(task: str, other: str) -> str:
+    """The accuracy at ε = 1 less that of another condition at ε = 0, in points, of each run."""
+    ours, theirs = (outcomes()[key].mean(axis=1) for key in ((task, OURS, 1.0), (task, other, 0.0)))
+    return ", ".join(f"{100 * one:+.0f}" for one in ours - theirs)
 
 
 def peers() -> Lines:
