@@ -73,6 +73,13 @@ _RECIPIENT: Final = re.compile(
 )
 """What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
 
+_NOT_SHOWN: Final = re.compile(
+    r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
+    r"|\bthe sentence\b",
+    re.IGNORECASE,
+)
+"""What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
+
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
 
@@ -382,7 +389,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
 
 def _has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
-    return bool(_PLACE.search(text) or _RECIPIENT.search(text))
+    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN))
 
 
 def _shared(one: str, other: str) -> float:

@@ -522,19 +522,20 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
 
-def test_a_text_with_a_place_for_a_name_or_for_the_recipient_is_behind_all_others():
+def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
-    words += [" would you like", " John D", " your bank", " I would like", ".", "\n"]
+    words += [" would you like", " of the given text", " in this image", " the sentence"]
+    words += [" John D", " your bank", " I would like", " this text", " in a picture", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(15)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(20)]
     for one in written:
-        for token in (15, 16):
+        for token in (20, 21):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 11, 0, 0, 0]
+    assert flaws == [0, *[-4] * 14, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
