@@ -91,6 +91,20 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/streams/backend.py",
+        "if not self._public or [*places] != ",
+        "if [*places] != ",
+        "private prompts keep the shape of their steps",
+        "tests/backends/test_stream_models.py",
+    ),
+    Fault(
+        "dpfewshot/backends/streams/pool.py",
+        "if batch.group[place] != stream:",
+        "if batch.group[place] is None:",
+        "prompts that go on keep their own streams",
+        "tests/backends/test_stream_models.py",
+    ),
+    Fault(
+        "dpfewshot/backends/streams/backend.py",
         "with pool.in_use:\n                    if pool.closed:",
         "if pool.in_use:\n                    if pool.closed:",
         "no lane evaluates two prompts at once",
