@@ -194,7 +194,7 @@ class BaseRelease(ABC):
 
 
 def check_range(name: str, value: Any, least: float, most: float, *, without: tuple[int, ...] = ()) -> None:
-    """Refuse with `InvalidPlan` a setting that is no number, outside least..most or left out."""
+    """Refuse with `InvalidPlan` a setting that is no number within least..most, or is one of `without`."""
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not (number and least <= float(value) <= most) or value in without:
         raise InvalidPlan(f"{name} must be a number between {least:g} and {most:g}, not {value!r}")

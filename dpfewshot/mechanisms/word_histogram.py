@@ -379,7 +379,8 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
         np.maximum(lengths, 0).tolist(),
         np.maximum([*marks, unmarked], 0).tolist(),
         _log_ratios(kept[0], expected.shares(), clear_expected),
-        in_lower_case=min((lower - marked) / 2, (lower - capitals) / math.sqrt(2)) > clear_expected,
+        in_lower_case=lower - marked > clear_expected * math.sqrt(1 + len(marks))
+        and lower - capitals > clear_expected * math.sqrt(2),
     )
 
 
