@@ -35,6 +35,7 @@ from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
     ENDS,
     EXPECTING,
+    FIRST,
     MOST_HINT,
     WORD,
     Expected,
@@ -42,6 +43,7 @@ from dpfewshot.mechanisms.word_histogram import (
     Histogram,
     HistogramRelease,
     features,
+    has_a_name,
     of_noisy_sum,
     row_sum,
 )
@@ -62,7 +64,8 @@ _MOST_SHARED: Final = 2 / 3
 """The share of its words above which a text says again what another one does, with another greeting, say."""
 
 _PLACE: Final = re.compile(
-    r"\[|1234|X(?:XX|YZ)|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b"
+    r"\[|1234|X(?:XX|YZ)|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
+    r"|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b"
 )
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
@@ -75,16 +78,19 @@ _RECIPIENT: Final = re.compile(
 
 _NOT_SHOWN: Final = re.compile(
     r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
-    r"|\bthe sentence\b",
+    r"|\bthe sentence\b|\bthis (?:article|category|document)\b|\ba (?:\w+ )?(?:type|category) (?:of|that)\b",
     re.IGNORECASE,
 )
-"""What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
+"""What a model asks about and does not show: "Who is the person in the passage?"; or says of a label."""
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
 
 _MOST_GAIN: Final = 2.0
 """The nats that the commonest of the records' words gains at each token: with 3 texts read forced."""
+
+_NAME_GAIN: Final = 2.0
+"""The nats that capital letters gain where a text shall have a name, until it has."""
 
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
@@ -104,6 +110,7 @@ class _Style:
         words: how many it shall have; None if that is not known.
         marks: whether its sentences end with a mark.
         lower: whether it has no capital letters.
+        named: whether it names somebody or something.
         prompted: what it has from its prompt if it says it: the length, and the label's field.
     """
 
@@ -111,6 +118,7 @@ class _Style:
     words: int | None = None
     marks: bool = True
     lower: bool = False
+    named: bool = False
     prompted: tuple[str, ...] = ()
 
     @property
@@ -122,9 +130,10 @@ class _Style:
         """Whether a text repeats its prompt: "a comedy of 16 minutes", "is there a queue for age limits?"."""
         return any(re.search(rf"\b{re.escape(each)}\b", text, re.IGNORECASE) for each in self.prompted)
 
-    def is_short(self, text: str) -> bool:
-        """Whether a text says nothing, and the records are longer, as far as is known."""
-        return len(text.split()) < min(_FEWEST, self.words or _FEWEST)
+    def says_little(self, text: str) -> bool:
+        """Whether a text says nothing, and the records are longer, as far as is known; or names nobody."""
+        short = len(text.split()) < min(_FEWEST, self.words or _FEWEST)
+        return short or (self.named and not has_a_name(text))
 
 
 @dataclass(eq=False)
@@ -164,7 +173,7 @@ class _Candidate:
         flaws = (
             8 * (self.text in ("", *earlier))
             + 4 * (self.draft.cut_off or style.is_told_in(self.text) or _has_a_models_words(self.text))
-            + 2 * style.is_short(self.text)
+            + 2 * style.says_little(self.text)
             + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
         )
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
@@ -257,21 +266,23 @@ class HistogramLoop(TokenLoop):
         prefix = [*prompts.prefix, *prompts.public_suffix]  # which is evaluated once for all
         with closing_block(self.backend, prefix, [()] * len(candidates), max_tokens, public=True) as block:
             writing = candidates
-            while places := [
-                place
-                for place, one in enumerate(writing)
-                if not (one.failed or one.draft.finished) and len(one.tokens) < max_tokens
-            ]:
+            for length in range(max_tokens):
+                places = [
+                    place for place, one in enumerate(writing) if not (one.failed or one.draft.finished)
+                ]
+                if not places:
+                    break
                 request.stop.check()
                 block.keep(places)
                 writing = [writing[place] for place in places]
-                if writing[0].tokens:  # all have a first word, or none has
+                if length:
                     block.append_each([one.tokens[-1] for one in writing])
                 for one, row in zip(writing, answered(block, len(writing), None), strict=True):
                     if seen is not None:
                         shares = np.exp(np.minimum(np.nan_to_num(row, nan=-np.inf), 0))
-                        seen[: 1 if one.tokens else 2] += shares
-                    self._go_on(one, row, style or _Style(), max_tokens - len(one.tokens))
+                        seen[: 1 if length else 2] += shares
+                    if len(one.tokens) == length:  # not if it was begun with its first word
+                        self._go_on(one, row, style or _Style(), max_tokens - length)
         written = [one for one in candidates if not one.failed]
         if not written:
             raise BackendError(NO_PROBABILITY)
@@ -306,7 +317,8 @@ class HistogramLoop(TokenLoop):
         prompted = tuple(each for each in (named, str(words or "")) if each)
         lower = histogram.in_lower_case
         marks = histogram.ends_with_marks and not lower  # which counts those without a mark
-        return _Style(self._gains(histogram), words, marks, lower, prompted)
+        has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
+        return _Style(self._gains(histogram), words, marks, lower, has_name, prompted)
 
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
@@ -314,16 +326,17 @@ class HistogramLoop(TokenLoop):
         return hint if len(hint) <= MOST_HINT else []
 
     def _beginning(self, histogram: Histogram) -> list[int]:
-        """One of the records' first words, if any is known."""
-        first = self._one_of(histogram.firsts)
+        """One of the records' first words, by its share; none for the share of unknown ones."""
+        unknown = max(0.0, math.sqrt(FIRST) - sum(histogram.firsts.values()))
+        first = self._one_of(histogram.firsts, unknown)
         return [] if first is None else [first]
 
-    def _one_of(self, shares: Mapping[int, float]) -> int | None:
-        """One of these, drawn by its share; None of none."""
+    def _one_of(self, shares: Mapping[int, float], unknown: float = 0.0) -> int | None:
+        """One of these, drawn by its share; None of none, or for the share of unknown ones."""
         if not shares:
             return None
-        place = Decoding(temperature=1.0).choose(np.array([*shares.values()]), self.random_source)
-        return [*shares][place]
+        place = Decoding(temperature=1.0).choose(np.array([*shares.values(), unknown]), self.random_source)
+        return [*shares, None][place]
 
     def _gains(self, histogram: Histogram) -> dict[int, float]:
         """The nats that tokens of words gain or lose: of those that begin no text, and have some letters."""
@@ -340,6 +353,9 @@ class HistogramLoop(TokenLoop):
         largest = max(shares.values(), default=1.0)
         return gains | {word: _MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
+    def _is_a_name(self, token: int) -> bool:
+        return has_a_name(f"a {self._spelled(token).strip()}")
+
     def _spelled(self, token: int) -> str:
         """What a token says, which is asked for once: a server is slow."""
         if token not in self._spelling:
@@ -354,6 +370,8 @@ class HistogramLoop(TokenLoop):
                 weighed[word] += gain
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
+        if style.named and not any(map(self._is_a_name, one.tokens[1:])):
+            scores += _NAME_GAIN * np.array([self._is_a_name(token) for token in support])
         scores[~np.isfinite(scores)] = -np.inf
         if np.isneginf(scores).all():
             one.failed = True

@@ -4,13 +4,15 @@ Each unit gives one record. Its row has the coordinates below, non-negative inte
 most one grid step times the grid, 1:
 
     coordinate                                  squared weight
-    each of its k distinct words that the       0.40 / k    (0.48 / k without unexpected ones)
+    each of its k distinct words that the       0.38 / k    (0.46 / k without unexpected ones)
       model expects
-    each of its u other distinct words          0.08 / u    (0.48 / u without expected ones)
-    its first word                              0.36
+    each of its u other distinct words          0.08 / u    (0.46 / u without expected ones)
+    its first word                              0.35
     its length in words, in powers of √2        0.08
     its last character: one of .?! or another,  0.08
       and then whether all letters are small
+    whether a capital letter begins a word      0.03
+      that no sentence begins with: a name
 
 What the model expects is what its own texts make likely, of which none has read a record.
 
@@ -45,7 +47,7 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions
 from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
 
-WORDS, _FIRST, _LENGTH, _END = (Fraction(share, 100) for share in (48, 36, 8, 8))
+WORDS, FIRST, _LENGTH, _END, _NAME = (Fraction(share, 100) for share in (46, 35, 8, 8, 3))
 """Squared weights of the parts of a row: they sum to 1."""
 
 _UNEXPECTED: Final = Fraction(8, 100)
@@ -100,34 +102,50 @@ MOST_HINT: Final = 12
 
 WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 
+_WITHIN: Final = re.compile(r"(?<=[^\s.?!:]\s)[\"'(]*([^\W\d_])(?=[^\W\d_])")
+"""The first letter of a word that begins no sentence; not of "I"."""
+
 
 class Features(NamedTuple):
     """What is counted of one text.
 
     Attributes:
-        words: token ids of its distinct words, in lower case; of those that are one token.
+        words: token ids of its distinct words, in lower case if they are one token so; of those that are one.
         first: the token id of its first word, as it is written; None if that is not one token.
         length: which of the `LENGTHS` it has.
         end: the place of its last character in `ENDS`; 3 for another, or 4 in letters without capital ones.
+        named: whether it `has_a_name`.
     """
 
     words: frozenset[int]
     first: int | None
     length: int
     end: int
+    named: bool = False
 
 
 def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
     """What is counted of a text."""
     words = WORD.findall(text)
-    ids = {each for word in {word.lower() for word in words} if (each := _only_token(word, tokenize))}
+    ids = {each for word in set(words) if (each := _token_of(word, tokenize))}
     number, end = max(1, len(text.split())), ENDS.find(text.rstrip()[-1:] or " ")
     return Features(
         words=frozenset(each for each in ids if each >= COMMONEST),
         first=_only_token(words[0], tokenize) if words and text.lstrip().startswith(words[0]) else None,
         length=min(LENGTHS - 1, round(2 * math.log2(number))),
         end=len(ENDS) + (text.lower() == text != text.upper()) if end < 0 else end,
+        named=has_a_name(text),
     )
+
+
+def has_a_name(text: str) -> bool:
+    """Whether a word that no sentence begins with has a capital letter, as a name has."""
+    return any(letter.isupper() for letter in _WITHIN.findall(text))
+
+
+def _token_of(word: str, tokenize: Callable[[str], Sequence[int]]) -> int | None:
+    """The token by which a word is counted: in lower case, or as it is written if that is none ("Iraq")."""
+    return _only_token(word.lower(), tokenize) or _only_token(word, tokenize)
 
 
 def _only_token(word: str, tokenize: Callable[[str], Sequence[int]]) -> int | None:
@@ -177,9 +195,10 @@ def _is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool 
     word = backend.detokenize([token]).strip()
     if token in backend.end_token_ids or (subject and token < COMMONEST):
         return False
-    if (subject or lower) and word != word.lower():
+    if lower and word != word.lower():
         return False
-    return WORD.fullmatch(word) is not None and _only_token(word, backend.tokenize) == token
+    token_of = _token_of if subject else _only_token
+    return WORD.fullmatch(word) is not None and token_of(word, backend.tokenize) == token
 
 
 @dataclass(frozen=True)
@@ -194,6 +213,7 @@ class Histogram:
         log_ratios: of words, the log of their share over that in the model's own texts, within ±3;
             not of those where noise may have made the difference.
         in_lower_case: whether most texts have no capital letter, as far as is known.
+        named: the share of texts that have a name, if it is clear that some have; else 0.
     """
 
     words: Mapping[int, float]
@@ -202,6 +222,7 @@ class Histogram:
     ends: Sequence[float]
     log_ratios: Mapping[int, float]
     in_lower_case: bool = False
+    named: float = 0.0
 
     def spelled(self, backend: LogprobBackend) -> Histogram:
         """The histogram without tokens that no word is counted by: they are noise."""
@@ -218,13 +239,14 @@ class Histogram:
     def likeness(self, found: Features) -> float:
         """How much a text is like the records.
 
-        It is the product of its row and the noisy mean of the units' rows, at most that of a record in the
-        mean: what has more is only more common. Words that the records have oftener than the model count too.
+        It is the product of its row and the noisy mean of the units' rows, names left out, at most that of a
+        record in the mean: what has more is only more common. Words that the records have oftener than the
+        model count too.
         """
         each = 1 / math.sqrt(max(1, len(found.words)))
         product = (
             math.sqrt(WORDS) * each * sum(self.words.get(word, 0.0) for word in found.words)
-            + math.sqrt(_FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
+            + math.sqrt(FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
             + math.sqrt(_LENGTH) * self.lengths[found.length]
             + math.sqrt(_END) * self.ends[min(found.end, len(ENDS))]
         )
@@ -255,6 +277,7 @@ class Histogram:
             "ends": list(self.ends),
             "log_ratios": {str(word): ratio for word, ratio in self.log_ratios.items()},
             "in_lower_case": self.in_lower_case,
+            "named": self.named,
         }
 
     @classmethod
@@ -265,7 +288,7 @@ class Histogram:
             for name in ("words", "firsts", "log_ratios")
         )
         lengths, ends = list(told["lengths"]), list(told["ends"])
-        return cls(words, firsts, lengths, ends, log_ratios, told["in_lower_case"])
+        return cls(words, firsts, lengths, ends, log_ratios, told["in_lower_case"], told["named"])
 
 
 @dataclass(frozen=True)
@@ -293,7 +316,7 @@ class WordHistogram(Mechanism):
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """The standard deviation on the share of units whose text begins with a given word."""
-        return noise_multiplier * math.sqrt(draws.row_change.rows / _FIRST) / draws.prompts
+        return noise_multiplier * math.sqrt(draws.row_change.rows / FIRST) / draws.prompts
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
@@ -326,10 +349,10 @@ class HistogramRelease(BaseRelease):
 
 
 def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected) -> NDArray[np.int64]:
-    """The sum of the texts' rows, in grid steps, shape (2V + 21,): words, first words, lengths, ends."""
+    """The sum of the texts' rows, in grid steps, shape (2V + 22,), in the order of the table above."""
     first = vocabulary_size
     length = 2 * vocabulary_size
-    total = np.zeros(length + LENGTHS + _ENDINGS, dtype=np.int64)
+    total = np.zeros(length + LENGTHS + _ENDINGS + 1, dtype=np.int64)
     for each in found:
         words = {word for word in each.words if 0 <= word < vocabulary_size}  # no error tells of a record
         known = words & expected.words.keys()
@@ -340,9 +363,10 @@ def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected)
             if some:
                 total[list(some)] += _steps((WORDS if alone else weight) / len(some))
         if each.first is not None and 0 <= each.first < vocabulary_size:
-            total[first + each.first] += _steps(_FIRST)
+            total[first + each.first] += _steps(FIRST)
         total[length + each.length] += _steps(_LENGTH)
         total[length + LENGTHS + each.end] += _steps(_END)
+        total[-1] += each.named * _steps(_NAME)
     return total
 
 
@@ -354,9 +378,9 @@ def _steps(squared: Fraction) -> int:
 def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Expected) -> Histogram:
     """The histogram of a noisy sum over so many units, without words that noise alone may have made."""
     steps = float(_core.grid) * units
-    mean = total / steps
-    vocabulary_size = (len(total) - LENGTHS - _ENDINGS) // 2
-    bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(total))
+    mean, named = total[:-1] / steps, float(total[-1] / steps)
+    vocabulary_size = (len(mean) - LENGTHS - _ENDINGS) // 2
+    bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(mean))
     words, firsts, lengths, endings = (mean[start:end] for start, end in pairwise(bounds))
     noise = scale / steps
     clear_expected = CLEAR_EXPECTED * noise
@@ -381,6 +405,7 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
         _log_ratios(kept[0], expected.shares(), clear_expected),
         in_lower_case=lower - marked > clear_expected * math.sqrt(1 + len(marks))
         and lower - capitals > clear_expected * math.sqrt(2),
+        named=min(1.0, named / math.sqrt(_NAME)) if named > clear_expected else 0.0,
     )
 
 

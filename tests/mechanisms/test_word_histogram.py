@@ -56,6 +56,7 @@ rows = st.builds(
     first=st.none() | any_token,
     length=st.integers(0, word_histogram.LENGTHS - 1),
     end=st.integers(0, len(word_histogram.ENDS) + 1),
+    named=st.booleans(),
 )
 
 
@@ -81,7 +82,7 @@ def test_a_unit_moves_the_sum_by_at_most_one(others, one, another, expected):
 
 
 def test_the_bound_is_nearly_reached_and_unnormalised_words_break_it(monkeypatch):
-    one = Features(frozenset(range(7)), 1, 3, 0)
+    one = Features(frozenset(range(7)), 1, 3, 0, named=True)
     some = expecting({0, 1})
     for expected in (NOTHING, some, expecting(one.words)):
         assert squared(summed([one], expected)) > 0.999 * _core.grid**2
@@ -107,6 +108,49 @@ def test_a_text_is_counted_by_its_words_first_word_length_and_end():
     texts = ("a?", "A parcel", "a parcel", "a Parcel ", "12", "12 a", "\u6211\u7684\u5361")
     assert [features(text, lambda _: [1, 2]).end for text in texts] == [1, 3, 4, 3, 3, 4, 3]
     assert features("12 parcels", lambda _: [1, 2]).first is None
+    names = {" iraq": [7, 8], " Iraq": [3000], " in": [9], " In": [10]}
+    assert features("In Iraq", names.__getitem__) == Features(frozenset({3000}), 10, 2, 3, named=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("She met Bob.", True),
+        ('she read "Emma"', True),
+        ("Is it what I said? Yes! It is: So it is.", False),
+        ("I'm sure that I'd like it, as I said", False),
+        ("Where is it\nVisa", True),
+        ("Moscow", False),
+        ("an EU law", True),
+        ("in \u00c5rhus", True),
+    ],
+)
+def test_a_capital_letter_within_a_sentence_is_a_name(text, named):
+    assert features(text, lambda _: [1, 2]).named is named
+
+
+@pytest.mark.parametrize(("named", "share"), [(19, 0.0), (21, 21 / 40)])
+def test_that_records_have_names_is_told_if_it_is_clear(named, share):
+    """Of 40 texts; 20 have 2.5 standard deviations of the noise."""
+    texts = [Features(frozenset(), None, 4, 0, place < named) for place in range(40)]
+    scale = round(20 * math.sqrt(0.03) * _core.grid / 2.5)
+    found = of_noisy_sum(row_sum(texts, VOCABULARY, NOTHING), scale, 40, NOTHING)
+    assert found.named == pytest.approx(share)
+    assert Histogram.from_dict(found.as_dict()) == found
+
+
+@given(st.text("aB .\"'(\n"))
+def test_a_name_is_found_as_by_a_slower_rule(text):
+    """Of words of two letters and more after one space or line and what ends no sentence."""
+    slow = any(
+        before[-1:].isspace()
+        and before[-2:-1] not in ("", *" \n.")
+        and text[at].isupper()
+        and text[at + 1 : at + 2].isalpha()
+        for at in range(len(text))
+        for before in [text[:at].rstrip("\"'(")]
+    )
+    assert word_histogram.has_a_name(text) is slow
 
 
 @pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (0.9, False), (1.1, False)])
@@ -142,7 +186,7 @@ def test_the_cost_is_that_of_one_gaussian(noise):
 
 
 def test_words_that_noise_alone_may_have_made_are_left_out():
-    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 22, dtype=np.int64)
     total[[3, 7]] = 4 * _core.grid, 6 * _core.grid
     kept = of_noisy_sum(total, _core.grid, 10, NOTHING)
     assert dict(kept.words) == {7: pytest.approx(0.6)}
@@ -150,7 +194,7 @@ def test_words_that_noise_alone_may_have_made_are_left_out():
 
 
 def test_what_is_expected_needs_less_to_be_kept():
-    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 22, dtype=np.int64)
     total[[2, 3, 4, VOCABULARY + 5, VOCABULARY + 6]] = 3 * _core.grid
     total[4] = 2 * _core.grid
     kept = of_noisy_sum(total, _core.grid, 10, expecting({3, 4}, [5]))
@@ -158,7 +202,7 @@ def test_what_is_expected_needs_less_to_be_kept():
 
 
 def test_a_first_word_that_the_model_knows_as_one_needs_less_than_another():
-    total = np.zeros(2 * VOCABULARY + 21, dtype=np.int64)
+    total = np.zeros(2 * VOCABULARY + 22, dtype=np.int64)
     total[VOCABULARY + 3 : VOCABULARY + 6] = 4 * _core.grid
     known = [*range(6, 5 + word_histogram.EXPECTED_FIRST), 3]  # the last that is expected
     kept = of_noisy_sum(total, _core.grid, 10, expecting((), [*known, 4]))
@@ -205,7 +249,7 @@ def test_first_words_in_capitals_are_noise_where_most_records_have_none():
 def test_an_expected_word_has_most_of_a_rows_weight():
     row = summed([Features(frozenset({1, 2, 3}), None, 0, 0)], expecting({1}))
     squares = [Fraction(int(row[word]), _core.grid) ** 2 for word in (1, 2, 3)]
-    assert list(map(float, squares)) == pytest.approx([0.40, 0.04, 0.04])
+    assert list(map(float, squares)) == pytest.approx([0.38, 0.04, 0.04])
 
 
 def test_the_likeliest_words_are_expected():
@@ -223,8 +267,8 @@ def test_a_likelier_text_has_the_words_of_the_records():
     common, rare = Features(frozenset({2, 3}), 1, 4, 1), Features(frozenset({8}), 9, 15, 0)
     noiseless = of_noisy_sum(summed([common] * 20 + [rare]), 0, 21, NOTHING)
     flat = replace(noiseless, log_ratios={})
-    assert flat.likeness(common) == pytest.approx((20 / 21) ** 2 + (1 / 21) ** 2, abs=1e-6)
-    assert flat.likeness(rare) == pytest.approx(1 / 21, abs=1e-6)
+    assert flat.likeness(common) == pytest.approx(0.97 * ((20 / 21) ** 2 + (1 / 21) ** 2), abs=1e-6)
+    assert flat.likeness(rare) == pytest.approx(0.97 / 21, abs=1e-6)
     assert noiseless.usual_lengths == {4: pytest.approx(2 * 20 / 21 * math.sqrt(0.08))}
 
 
@@ -241,9 +285,9 @@ def test_a_words_log_ratio_says_how_much_oftener_the_records_have_it():
     expected = Expected({2: 0.5, 3: 0.5, 4: 1.0, 5: 0.001})
     texts = [Features(frozenset({2, 6}), None, 4, 1)] * 10 + [Features(frozenset({3}), None, 4, 1)] * 90
     found = of_noisy_sum(summed(texts, expected), 0, 100, expected).log_ratios
-    share = math.sqrt(0.40 / 2.001)  # of a word that each of the model's own texts has
-    assert found[2] == pytest.approx(math.log(0.1 * math.sqrt(0.40) / (0.5 * share)))
-    assert found[3] == pytest.approx(math.log(0.9 * math.sqrt(0.48) / (0.5 * share)))
+    share = math.sqrt(0.38 / 2.001)  # of a word that each of the model's own texts has
+    assert found[2] == pytest.approx(math.log(0.1 * math.sqrt(0.38) / (0.5 * share)))
+    assert found[3] == pytest.approx(math.log(0.9 * math.sqrt(0.46) / (0.5 * share)))
     assert (found[4], found[5], found[6]) == (-3, -3, 3)
     total = summed(texts, expected)
     noisy = of_noisy_sum(total, _core.grid * 100, 100, expected).log_ratios  # what is not clear may be there
@@ -371,7 +415,7 @@ def test_what_is_expected_is_the_models_and_an_odd_word_is_its_records_matter(mo
     records = [dpf.Record(f"{one} parcel refund", "Refund") for one in ["late"] * 40 + [word] * 10]
     run = synthesizer(Odd(), records)
     assert run.generate("Refund").certified
-    kept = {"1000": counted * math.sqrt(0.40), "1001": counted * math.sqrt(0.08)}
+    kept = {"1000": counted * math.sqrt(0.38), "1001": counted * math.sqrt(0.08)}
     assert histogram_of(run)["words"] == pytest.approx(kept)
 
 
@@ -479,6 +523,33 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
+    words = [" team", " won", " Rome", " Oslo"]
+    model = dpf.backends.Scripted(words, lambda _: [0.3, 0.3, 0.2, 0.2])
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    begun = [_Candidate(loop.draft([place % 3])) for place in range(1500)]
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    style = _Style(named=named)
+    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), style)  # noqa: SLF001
+    seconds = Counter(one.tokens[1] > 1 for one in written)
+    thirds = Counter(one.tokens[2] > 1 for one in written if one.tokens[1] > 1)
+    assert (seconds[True] > 1000) is named  # 1,245 and 500 of 1,500 are expected
+    assert thirds[True] < 600  # 420 of 1,245; all seek another if a name is not seen
+
+
+def test_texts_begin_with_known_first_words_by_their_shares_and_freely_for_the_rest():
+    words = [" where", " why", "\n"]
+    model = dpf.backends.Scripted(words, lambda _: [0.1, 0.1, 0.8])
+    loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
+    share = math.sqrt(0.35)
+    histogram = Histogram({}, {0: 0.5 * share, 1: 0.2 * share}, FLAT, [1.0] * 4, {})
+    drawn = Counter(tuple(loop._beginning(histogram)) for _ in range(2000))  # noqa: SLF001
+    chance = stats.chisquare([drawn[(0,)], drawn[(1,)], drawn[()]], [1000, 400, 600]).pvalue
+    assert chance > IMPOSSIBLE
+    assert loop._beginning(replace(histogram, firsts={})) == []  # noqa: SLF001
+
+
 def test_a_count_is_charged_before_it_begins_and_one_that_fails_costs_no_draw(model, ledger_url):
     """Else the order of charges, and whether there is one, would tell how long a record is."""
     ledger = dpf.BudgetLedger.open(ledger_url)
@@ -526,16 +597,17 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
+    words += [" this article", " a broad category that", " ABC Corp", " Jane Doe"]
     words += [" John D", " your bank", " I would like", " this text", " in a picture", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(20)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(24)]
     for one in written:
-        for token in (20, 21):
+        for token in (24, 25):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 14, *[0] * 5]
+    assert flaws == [0, *[-4] * 18, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -646,11 +718,18 @@ def test_a_text_that_names_its_labels_field_is_behind_unless_records_do(words, t
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "short"),
-    [(None, "hi", True), (None, "I sold it.", False), (1, "hi", False), (12, "Sold it.", True)],
+    ("style", "text", "little"),
+    [
+        (_Style(), "hi", True),
+        (_Style(), "I sold it.", False),
+        (_Style(words=1), "hi", False),
+        (_Style(words=12), "Sold it.", True),
+        (_Style(named=True), "The team won it.", True),
+        (_Style(named=True), "The team from Rome won it.", False),
+    ],
 )
-def test_a_text_of_one_word_is_short_unless_the_records_are(words, text, short):
-    assert _Style(words=words).is_short(text) is short
+def test_a_text_of_one_word_or_without_a_name_says_little_unless_the_records_are_so(style, text, little):
+    assert style.says_little(text) is little
 
 
 def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others():
