@@ -326,9 +326,10 @@ class HistogramLoop(TokenLoop):
         return hint if len(hint) <= MOST_HINT else []
 
     def _beginning(self, histogram: Histogram) -> list[int]:
-        """One of the records' first words, by its share; none for the share of unknown ones."""
-        unknown = max(0.0, math.sqrt(FIRST) - sum(histogram.firsts.values()))
-        first = self._one_of(histogram.firsts, unknown)
+        """One of the records' first words, by its share, or none: few known ones may all be noise."""
+        unknown = math.sqrt(FIRST) - sum(histogram.firsts.values())
+        rarest = min(histogram.firsts.values(), default=0.0)
+        first = self._one_of(histogram.firsts, max(0.0, min(unknown, rarest)))
         return [] if first is None else [first]
 
     def _one_of(self, shares: Mapping[int, float], unknown: float = 0.0) -> int | None:
@@ -344,7 +345,7 @@ class HistogramLoop(TokenLoop):
         shares, gains = dict[int, float](), dict[int, float]()
         for word in histogram.words.keys() | histogram.log_ratios.keys():
             spelled = self._spelled(word).strip()
-            if spelled in begun or len(spelled) < _SHORTEST:
+            if spelled.lower() in begun or len(spelled) < _SHORTEST:
                 continue
             if word in histogram.words:
                 shares[word] = histogram.words[word]

@@ -538,14 +538,23 @@ def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
     assert thirds[True] < 600  # 420 of 1,245; all seek another if a name is not seen
 
 
-def test_texts_begin_with_known_first_words_by_their_shares_and_freely_for_the_rest():
-    words = [" where", " why", "\n"]
-    model = dpf.backends.Scripted(words, lambda _: [0.1, 0.1, 0.8])
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.2, 0.2), (0.5, 0.4, 0.1), (0.5, 0.6, 0.0), (0.5, 0.5), (0.9, 0.1)]
+)
+def test_texts_begin_with_known_first_words_by_their_shares_or_as_often_as_the_rarest_freely(shares):
+    *known, freely = shares
+    model = dpf.backends.Scripted([" where", " why", "\n"], lambda _: [0.1, 0.1, 0.8])
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
-    share = math.sqrt(0.35)
-    histogram = Histogram({}, {0: 0.5 * share, 1: 0.2 * share}, FLAT, [1.0] * 4, {})
+    firsts = {place: share * math.sqrt(0.35) for place, share in enumerate(known)}
+    histogram = Histogram({}, firsts, FLAT, [1.0] * 4, {})
     drawn = Counter(tuple(loop._beginning(histogram)) for _ in range(2000))  # noqa: SLF001
-    chance = stats.chisquare([drawn[(0,)], drawn[(1,)], drawn[()]], [1000, 400, 600]).pvalue
+    expected = {(place,): share for place, share in enumerate(known)} | {(): freely}
+    places = [place for place, share in expected.items() if share]
+    total = sum(expected.values())
+    chance = stats.chisquare(
+        [drawn[place] for place in places], [2000 * expected[place] / total for place in places]
+    ).pvalue
+    assert drawn.total() == sum(drawn[place] for place in places)
     assert chance > IMPOSSIBLE
     assert loop._beginning(replace(histogram, firsts={})) == []  # noqa: SLF001
 
