@@ -78,10 +78,18 @@ _RECIPIENT: Final = re.compile(
 
 _NOT_SHOWN: Final = re.compile(
     r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
-    r"|\bthe sentence\b|\bthis (?:article|category|document)\b|\ba (?:\w+ )?(?:type|category) (?:of|that)\b",
+    r"|\bthe sentence\b",
     re.IGNORECASE,
 )
-"""What a model asks about and does not show: "Who is the person in the passage?"; or says of a label."""
+"""What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
+
+_OF_A_LABEL: Final = re.compile(
+    r"\bthis (?:article|category|document)\b|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
+    r"|\bnews (?:about|is|item|article|reporting|update)\b"
+    r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",
+    re.IGNORECASE,
+)
+"""What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
@@ -112,6 +120,7 @@ class _Style:
         lower: whether it has no capital letters.
         named: whether it names somebody or something.
         prompted: what it has from its prompt if it says it: the length, and the label's field.
+        prompt: the words of its prompt, in lower case, which name nobody.
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
@@ -120,6 +129,7 @@ class _Style:
     lower: bool = False
     named: bool = False
     prompted: tuple[str, ...] = ()
+    prompt: frozenset[str] = frozenset()
 
     @property
     def least(self) -> int:
@@ -133,7 +143,7 @@ class _Style:
     def says_little(self, text: str) -> bool:
         """Whether a text says nothing, and the records are longer, as far as is known; or names nobody."""
         short = len(text.split()) < min(_FEWEST, self.words or _FEWEST)
-        return short or (self.named and not has_a_name(text))
+        return short or (self.named and not has_a_name(text, self.prompt))
 
 
 @dataclass(eq=False)
@@ -207,7 +217,7 @@ class HistogramLoop(TokenLoop):
             request.reservation.keep(kept)
         histogram = Histogram.from_dict(kept).spelled(self.backend)
         begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
-        style = self._style(histogram, request.max_tokens)
+        style = self._style(histogram, request.max_tokens, request.prompts.prefix)
         best = self._best(self._written(begun, request, style), histogram, request, style)
         released = self._in_lower_case(best, request.max_tokens) if style.lower else best.tokens
         request.released.extend(released)
@@ -309,7 +319,7 @@ class HistogramLoop(TokenLoop):
                 return one
         return ranked[0]
 
-    def _style(self, histogram: Histogram, max_tokens: int) -> _Style:
+    def _style(self, histogram: Histogram, max_tokens: int, prompt: Sequence[int] = ()) -> _Style:
         length = self._one_of(histogram.usual_lengths)
         words = None if length is None else min(length, max(1, max_tokens * 3 // 4))
         said = {self._spelled(word).strip() for word in histogram.words}
@@ -318,7 +328,8 @@ class HistogramLoop(TokenLoop):
         lower = histogram.in_lower_case
         marks = histogram.ends_with_marks and not lower  # which counts those without a mark
         has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
-        return _Style(self._gains(histogram), words, marks, lower, has_name, prompted)
+        said_before = frozenset(WORD.findall(self.backend.detokenize(prompt).lower()))
+        return _Style(self._gains(histogram), words, marks, lower, has_name, prompted, said_before)
 
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
@@ -354,8 +365,8 @@ class HistogramLoop(TokenLoop):
         largest = max(shares.values(), default=1.0)
         return gains | {word: _MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
-    def _is_a_name(self, token: int) -> bool:
-        return has_a_name(f"a {self._spelled(token).strip()}")
+    def _is_a_name(self, token: int, style: _Style) -> bool:
+        return has_a_name(f"a {self._spelled(token).strip()}", style.prompt)
 
     def _spelled(self, token: int) -> str:
         """What a token says, which is asked for once: a server is slow."""
@@ -371,8 +382,8 @@ class HistogramLoop(TokenLoop):
                 weighed[word] += gain
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
-        if style.named and not any(map(self._is_a_name, one.tokens[1:])):
-            scores += _NAME_GAIN * np.array([self._is_a_name(token) for token in support])
+        if style.named and not any(self._is_a_name(token, style) for token in one.tokens[1:]):
+            scores += _NAME_GAIN * np.array([self._is_a_name(token, style) for token in support])
         scores[~np.isfinite(scores)] = -np.inf
         if np.isneginf(scores).all():
             one.failed = True
@@ -408,7 +419,7 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
 
 def _has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
-    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN))
+    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN, _OF_A_LABEL))
 
 
 def _shared(one: str, other: str) -> float:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -102,8 +102,8 @@ MOST_HINT: Final = 12
 
 WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 
-_WITHIN: Final = re.compile(r"(?<=[^\s.?!:]\s)[\"'(]*([^\W\d_])(?=[^\W\d_])")
-"""The first letter of a word that begins no sentence; not of "I"."""
+_WITHIN: Final = re.compile(r"(?<=[^\s.?!:]\s)[\"'(]*([^\W\d_]{2,})")
+"""A word that begins no sentence; not "I"."""
 
 
 class Features(NamedTuple):
@@ -138,9 +138,9 @@ def features(text: str, tokenize: Callable[[str], Sequence[int]]) -> Features:
     )
 
 
-def has_a_name(text: str) -> bool:
-    """Whether a word that no sentence begins with has a capital letter, as a name has."""
-    return any(letter.isupper() for letter in _WITHIN.findall(text))
+def has_a_name(text: str, besides: Collection[str] = ()) -> bool:
+    """Whether a word that no sentence begins with has a capital letter, as a name has; but for `besides`."""
+    return any(word[0].isupper() and word.lower() not in besides for word in _WITHIN.findall(text))
 
 
 def _token_of(word: str, tokenize: Callable[[str], Sequence[int]]) -> int | None:
