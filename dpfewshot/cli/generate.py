@@ -36,12 +36,14 @@ from dpfewshot.values import (
     epsilon_text,
     on_one_line,
     plural,
+    rounded_up_text,
     unit_noun,
 )
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
     from dpfewshot.synthesizer import Synthesizer
+    from dpfewshot.values import PrivacySpend
 
 
 NEWEST: Final = "the newest"
@@ -84,7 +86,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     there = _lines_of(output).total()
     project.account.check_counts(str(output), there=there > 0)
     with (
-        nullcontext() if run or ledger is None else _naming_resume(project.account),
+        nullcontext() if run or ledger is None else _naming_resume(project),
         _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(
             project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
@@ -115,7 +117,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document))
     elif output is not None:
-        _conclude(demonstrations, project)
+        _conclude(demonstrations, project, account)
 
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
@@ -160,10 +162,13 @@ def _confirm(synthesizer: Synthesizer) -> None:
         raise click.Abort(f"nothing is spent{more}")
 
 
-def _conclude(demonstrations: Demonstrations, project: Project) -> None:
+def _conclude(demonstrations: Demonstrations, project: Project, account: Account | None) -> None:
     """Say what the texts are good for, and what comes next."""
     if demonstrations.certified and (spent := demonstrations.spent):
-        stages()(f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}")
+        stages()(f"spent: {_spelled(spent)}")
+        with suppress(LedgerError):
+            if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
+                stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
         stages()("delete the line of a text that misses its label, without comparing it with records")
     if config := click.get_current_context().params.get("config"):
@@ -177,17 +182,26 @@ def _conclude(demonstrations: Demonstrations, project: Project) -> None:
             )
 
 
+def _spelled(spent: PrivacySpend) -> str:
+    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}"
+
+
 @contextmanager
-def _naming_resume(named: AccountName) -> Iterator[None]:
+def _naming_resume(project: Project) -> Iterator[None]:
     """Make a refusal for lack of budget name --resume first if a run is unfinished: that is paid for."""
     try:
         yield
     except BudgetExceeded as refusal:
-        account = named.opened()
+        account = project.account.opened()
         if account is None or not unfinished_runs(account):  # it may have stopped between two labels
+            larger = "dpfewshot ledger change-budget"
+            if account is not None and refusal.asked is not None:
+                budget, further = account.budget, refusal.asked[1]
+                epsilon, delta = budget.epsilon + project.budget.epsilon, budget.delta + further
+                larger += f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}"
             raise refusal.saying(
                 f"{refusal}. What was paid for is yours to use. generate --resume ends an interrupted run at "
-                "no cost; further texts need a larger budget: dpfewshot ledger change-budget"
+                f"no cost; further texts need a larger budget: {larger}"
             ) from None
         resume = (
             "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +63,12 @@ _COMMON: Final = 5
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
+
+_CAN_SPARE: Final = 100
+"""Units for each label from which on a fifth of them is kept to test the texts, unless somebody says no."""
+
+_FEW_UNITS: Final = 10
+"""Units for each label below which their column is hardly that of whom a record is about."""
 
 _NO_WRITER: Final = frozenset({"account", "policy", "record"})
 """Units that send no message."""
@@ -174,11 +181,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
             "name another column with --label-column"
         )
-    if unit and len({one.unit for one in records}) == len(records) and sys.stderr.isatty():
-        warn(  # no log, which may travel: one record may decide it
-            f"no two records have the same {unit}, so it protects one record: if a person has several, name "
-            "the column of the person with --unit"
-        )
+    units = len({one.unit for one in records}) if unit else len(records)
+    _warn_of_units(given, columns, units, len(records), len(labels))
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
     sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
@@ -191,7 +195,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         "Will you let `dpfewshot choose` find out later whether the texts help? "
         f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing"
     )
-    given["holdout"] = HOLDOUT if yes or click.confirm(question, err=True) else 0
+    spared = units >= _CAN_SPARE * len(labels)  # both are public by the guarantee
+    given["holdout"] = HOLDOUT if (spared if yes else click.confirm(question, spared, err=True)) else 0
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
@@ -234,7 +239,8 @@ def _in_words(project: Project) -> Iterator[str]:
     if data.unit:
         whose = (
             f"all records of one {data.unit} are protected together; each {noun} counts for one label, drawn "
-            "from those of its records by a hash of its name, and its records of others are not read"
+            "from those of its records by a hash of its name, and its records of others are not read: so a "
+            f"label has a part of the {plural(noun)}, and a rare one few"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield _public(task.labels or ())
@@ -248,9 +254,36 @@ def _in_words(project: Project) -> Iterator[str]:
         f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
         "words for each label: generate spends all of epsilon, so change their number and length before it"
     )
-    if project.holdout:
-        kept = f"{percent_text(project.holdout)} of the {plural(noun)} write nothing"
-        yield f"{kept}: `dpfewshot choose` tests on them whether the texts help; {FILE_NAME} can change that"
+    kept = f"{percent_text(project.holdout)} of the {plural(noun)} write nothing: `dpfewshot choose` tests"
+    if not project.holdout:
+        kept = f"all {plural(noun)} write, none is kept: `dpfewshot choose` would cost as much again to test"
+    yield f"{kept} on them whether the texts help; {FILE_NAME} can change that"
+
+
+def _warn_of_units(
+    given: Mapping[str, Any], columns: Mapping[str, bool], units: int, records: int, labels: int
+) -> None:
+    """Warn of a column that hardly says whom a record is about.
+
+    On a terminal alone, not in a log, which may travel: one record may decide it.
+    """
+    if not sys.stderr.isatty():
+        return
+    unit, others = given["unit"], {one: repeats for one, repeats in columns.items() if one != given["text"]}
+    guessed = _guess("unit", others, confirmed=False)
+    if unit == NONE and guessed is not None:
+        warn(
+            f"if {guessed} says whom a record is about, name it with --unit: else only a record is protected"
+        )
+    elif unit != NONE and units == records:
+        warn(
+            f"no two records have the same {unit}, so it protects one record: if a person has several, name "
+            "the column of the person with --unit"
+        )
+    elif units < _FEW_UNITS * labels:
+        warn(
+            f"{unit} has few different values: if it is not whom a record is about, name another with --unit"
+        )
 
 
 def _answer(
@@ -301,7 +334,9 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         column = given[option]
         if column not in {None, NONE, *columns} and column.partition(".")[0] not in columns:
             flag = "--" + option.replace("_", "-")
-            raise InvalidRecords(f"{file}: there is no column {column!r}: {flag} names one as the file does")
+            close = get_close_matches(column, columns, 1)  # no others: the first line may be a record
+            hint = f"did you mean {close[0]!r}?" if close else f"{flag} names one as the file does"
+            raise InvalidRecords(f"{file}: there is no column {column!r}: {hint}")
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:

@@ -189,6 +189,10 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
             "generate spends the whole budget, once for any number of texts: if you want more, raise shots "
             "now, since nothing is left later"
         )
+    if account is None or not account.spent.epsilon:
+        all_of_it += (
+            ". It counts no run of another folder or script on these records: their epsilons add to it"
+        )
     if account is None:
         return all_of_it, True
     budget, name = account.budget, on_one_line(str(named.account))
@@ -205,17 +209,18 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
-    from dpfewshot.planning.plan import noisy_strata
+    from dpfewshot.planning.plan import believed, noisy_strata
 
     settings, noisy = plan.settings, noisy_strata(plan)
     well = [label for one in plan.strata if one not in noisy for label in one.labels]
     readable = "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
     whose, of_each = "records of " * (unit is not None), " of each label" if needed.scope else ""
+    epsilon = math.ceil(100 * (needed.epsilon or 0)) / 100
     ways = {
-        f"--epsilon {math.ceil(100 * (needed.epsilon or 0)) / 100:g}": needed.epsilon,
-        f"--max-tokens {needed.max_tokens}": needed.max_tokens,
-        f"{whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
         f"the other labels alone, which lose nothing by it:{readable}": readable,
+        f"{whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+        f"--max-tokens {needed.max_tokens}": needed.max_tokens,
+        f"--epsilon {epsilon:g}, where 50 % sure is {percent_text(believed(0.5, epsilon))}": needed.epsilon,
     }
     if any(ways.values()):
         yield f"      one of these is enough: {'; '.join(way for way, helps in ways.items() if helps)}"

@@ -65,7 +65,7 @@ _MOST_SHARED: Final = 2 / 3
 
 _PLACE: Final = re.compile(
     r"\[|1234|X(?:XX|YZ)|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
-    r"|\b(?:Player|Person|Company|(?i:team|account|currency)) [A-EX-Z]\b"
+    r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
 
@@ -84,7 +84,8 @@ _NOT_SHOWN: Final = re.compile(
 """What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
 
 _OF_A_LABEL: Final = re.compile(
-    r"\bthis (?:article|category|document)\b|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
+    r"\bthis (?:article|category|document|is an? (?:\w+ )?(?:document|example|sample|text))\b"
+    r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
     r"|\bnews (?:about|is|item|article|reporting|update)\b"
     r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",
     re.IGNORECASE,

@@ -247,7 +247,7 @@ def rows_of(path: Path, files: Sequence[BufferedIOBase], columns: Columns | None
     for suffix, rows in _READERS.items():
         if name.endswith(suffix):
             return rows(files, columns)
-    raise InvalidRecords(f"unknown suffix; known are {', '.join(_READERS)}")
+    raise InvalidRecords(f"unknown suffix; known are {', '.join(_READERS)}: save a spreadsheet as CSV")
 
 
 @contextmanager

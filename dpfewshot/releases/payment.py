@@ -37,7 +37,10 @@ from dpfewshot.values import (
     unit_of,
 )
 
-_ADDS: Final = "; it counts for the whole data set, since no plan with the same holdout came first"
+_ADDS: Final = (
+    "; it counts for the whole data set, since no plan with the same holdout came first: of a plan with "
+    "holdout 0, no unit is kept to choose by"
+)
 
 
 @dataclass(frozen=True, eq=False)

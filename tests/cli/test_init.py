@@ -214,8 +214,9 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         (
             "body topic customer_id",
             "--yes --unit custmer_id",
-            "no column 'custmer_id': --unit names one",
+            "no column 'custmer_id': did you mean 'customer_id'?",
         ),
+        ("body topic", "--yes --unit whose", "no column 'whose': --unit names one"),
         ("body topic", "--yes --unit none --text swordfish", "no column 'swordfish'"),
         ("body topic", "", "give --yes"),
         ("body topic", "--yes --unit none --epsilon 0", "'epsilon': epsilon must be a positive number"),
@@ -268,6 +269,31 @@ def test_a_unit_that_does_not_repeat_is_warned_of(command: Run, monkeypatch: pyt
     status, _, err = command(*given)
     assert (status, err.count("\n")) == (0, 1)
     assert err.startswith("warning: no two records have the same number, so it protects one record")
+
+
+@pytest.mark.parametrize(
+    ("unit", "people", "says"),
+    [
+        ("customer_id", 49, "warning: customer_id has few different values: if it is not whom"),
+        ("customer_id", 50, ""),
+        ("none", 50, "warning: if customer_id says whom a record is about, name it with --unit: else"),
+    ],
+)
+def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
+    command: Run, monkeypatch: pytest.MonkeyPatch, unit: str, people: int, says: str
+) -> None:
+    """Ten for each of five labels are few."""
+    rows = [[one.text, one.label, f"c{n % people}"] for n, one in enumerate(support_tickets())]
+    with Path("few.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["body", "topic", "customer_id"], *rows])
+    given = ("init", "few.csv", "--yes", "--force", *DESCRIBED, "--unit", unit)
+    assert command(*given)[2] == ""  # one record may decide it
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    status, out, err = command(*given)
+    assert (status, err.count("\n")) == (0, bool(says))
+    assert err.startswith(says)
+    kept = "20 % of the records write nothing" if unit == "none" else "all customers write, none is kept"
+    assert kept in out  # as `choose` is worth it
 
 
 def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
@@ -341,12 +367,12 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
 def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
     tickets = Path("tickets.csv")
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\n\na parcel that is "late"\n\n\n\n1.5\npackaged\n')
+    answers(f'\n\n\ny\n{PHRASE}\n\na parcel that is "late"\n\n\nn\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
-    assert dpf.load().project.holdout == 0  # nobody asked for `choose`
-    answers(f"\n\n\ny\n{PHRASE}\ny\n\n\nto pay less\n\n\n\ny\n1.5\npackaged\n")
+    assert dpf.load().project.holdout == 0
+    answers(f"\n\n\ny\n{PHRASE}\ny\n\n\nto pay less\n\n\n\n\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 5)
     assert err.count("what is chosen by reading them is outside the guarantee") == 1
@@ -564,16 +590,19 @@ def test_a_first_line_that_is_a_record_is_not_told(command: Run) -> None:
 
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
-    helps = r"--epsilon ([\d.]+); --max-tokens (\d+); records of (\d+) customers of each label$"
+    helps = (
+        r"records of (\d+) customers of each label; --max-tokens (\d+); --epsilon ([\d.]+), "
+        r"where 50 % sure is 5\d.\d %$"
+    )
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
     assert found is not None, out
     assert "warning: how the texts will read: whole, but the texts will say hardly anything of " in out
     assert "warning" not in err
-    assert int(found[3]) > 150
+    assert int(found[1]) > 150
     well = "how the texts will read: whole, and in part like the records"
-    assert well in made(*words, found[1])[1]
+    assert well in made(*words, found[3])[1]
     assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
 
@@ -586,7 +615,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"; but the texts of {small} will say hardly anything of the records\n" in out
     assert "warning" not in err
     taken = "".join(f" --label {label}" for label in others)
-    assert f"the other labels alone, which lose nothing by it:{taken}\n" in out
+    assert f"the other labels alone, which lose nothing by it:{taken}; records of " in out
     assert out.splitlines()[-1].startswith("next: dpfewshot generate if that is good enough, which spends")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -111,7 +112,16 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
     assert "is left, for 'generates: delivery'" in err  # not the other
     assert "generate --resume ends an interrupted run at no cost; further texts need a larger budget" in err
+    larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+)$", err.strip())
+    assert larger is not None
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
+    assert command(*larger[1].split(), *ACCOUNT)[0] == 0
+    status, _, err = command(*GENERATE, *ACCOUNT, "--output", "more.jsonl")
+    assert status == 0
+    assert (
+        "spent: epsilon 2.0000, delta 1e-06\nspent from the account in all: epsilon 5.0000, delta 2e-06"
+        in err
+    )
 
 
 def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> None:
