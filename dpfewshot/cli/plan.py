@@ -191,7 +191,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         )
     if account is None or not account.spent.epsilon:
         all_of_it += (
-            ". It counts no run of another folder or script on these records: their epsilons add to it"
+            ". No run of another folder or script on these records is counted: its epsilon adds to this one"
         )
     if account is None:
         return all_of_it, True
