@@ -29,6 +29,7 @@ from dpfewshot.backends.protocol import Logprobs, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft
+from dpfewshot.generation.models_words import has_a_models_words
 from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLoop, answered
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
@@ -62,35 +63,6 @@ _SENSE: Final = 0.1
 
 _MOST_SHARED: Final = 2 / 3
 """The share of its words above which a text says again what another one does, with another greeting, say."""
-
-_PLACE: Final = re.compile(
-    r"\[|1234|X(?:XX|YZ)|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
-    r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
-)
-"""What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
-
-_RECIPIENT: Final = re.compile(
-    r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|your account)\b",
-    re.IGNORECASE,
-)
-"""What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
-
-_NOT_SHOWN: Final = re.compile(
-    r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
-    r"|\bthe sentence\b",
-    re.IGNORECASE,
-)
-"""What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
-
-_OF_A_LABEL: Final = re.compile(
-    r"\bthis (?:article|category|document|is an? (?:\w+ )?(?:document|example|sample|text))\b"
-    r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
-    r"|\bnews (?:about|is|item|article|reporting|update)\b"
-    r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",
-    re.IGNORECASE,
-)
-"""What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
 
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
@@ -183,7 +155,7 @@ class _Candidate:
         """Less its flaws, which come first; and its likeness to the histogram with its sense."""
         flaws = (
             8 * (self.text in ("", *earlier))
-            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or _has_a_models_words(self.text))
+            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or has_a_models_words(self.text))
             + 2 * style.says_little(self.text)
             + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
         )
@@ -416,11 +388,6 @@ def _among(logprobs: Logprobs, excluded: frozenset[int]) -> list[int]:
     near = np.flatnonzero(scores > scores.max() - _NEAR)
     kept: list[int] = near[np.argsort(-scores[near])[:_TOP_K]].tolist()
     return kept
-
-
-def _has_a_models_words(text: str) -> bool:
-    """Whether a text has what only a model writes."""
-    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN, _OF_A_LABEL))
 
 
 def _shared(one: str, other: str) -> float:

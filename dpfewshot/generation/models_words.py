@@ -1,0 +1,44 @@
+"""What only a model writes, and no record: a text that has it stands behind others.
+
+English phrases, found among candidates of public tasks. How many records of public data sets have one is
+counted in docs/decisions/histogram.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PLACE: Final = re.compile(
+    r"\[|1234|X(?:XX|YZ)|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
+    r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
+)
+"""What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
+
+_RECIPIENT: Final = re.compile(
+    r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
+    r"|your account)\b",
+    re.IGNORECASE,
+)
+"""What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
+
+_NOT_SHOWN: Final = re.compile(
+    r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
+    r"|\bthe sentence\b",
+    re.IGNORECASE,
+)
+"""What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
+
+_OF_A_LABEL: Final = re.compile(
+    r"\bthis (?:article|category|document|is an? (?:\w+ )?(?:document|example|sample|text))\b"
+    r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
+    r"|\bnews (?:about|is|item|article|reporting|update)\b"
+    r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",
+    re.IGNORECASE,
+)
+"""What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
+
+
+def has_a_models_words(text: str) -> bool:
+    """Whether a text has what only a model writes."""
+    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN, _OF_A_LABEL))
