@@ -30,7 +30,8 @@ _NOT_SHOWN: Final = re.compile(
 """What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
 
 _OF_A_LABEL: Final = re.compile(
-    r"\bthis (?:article|category|document|is an? (?:\w+ )?(?:document|example|sample|text))\b"
+    r"\bthis (?:article|category|document)\b"
+    r"|\bthis is an? (?:[\w']+ ){0,2}(?:biography|description|document|example|sample|summary|text)\b"
     r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
     r"|\bnews (?:about|is|item|article|reporting|update)\b"
     r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",

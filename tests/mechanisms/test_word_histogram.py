@@ -606,17 +606,24 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
-    words += [" this article", " a broad category that", " the latest AI trends", " ABC Corp", " Jane Doe"]
+    words += [
+        " this is an artist's description",
+        " this article",
+        " a broad category that",
+        " the latest AI trends",
+        " ABC Corp",
+        " Jane Doe",
+    ]
     words += [" John D", " your bank", " I would like", " this text", " in a picture", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(25)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(26)]
     for one in written:
-        for token in (25, 26):
+        for token in (26, 27):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 19, *[0] * 5]
+    assert flaws == [0, *[-4] * 20, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
