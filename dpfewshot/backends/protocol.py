@@ -58,7 +58,11 @@ class LogprobBackend(ABC):
 
     @abstractmethod
     def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`. Special tokens in the text are never parsed as special."""
+        """Return the token ids of `text`. Special tokens in the text are never parsed as special.
+
+        Raises:
+            BackendError: its message is shown, so it must not quote the text, which may be a record.
+        """
 
     @abstractmethod
     def detokenize(self, tokens: Tokens) -> str:

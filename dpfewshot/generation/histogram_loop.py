@@ -215,7 +215,8 @@ class HistogramLoop(TokenLoop):
     def _counted(self, request: TextRequest) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""
         drawn = [record for subset in request.sampler.draw(request.units.sizes) for record in subset]
-        tokenize = lru_cache(maxsize=None)(self.backend.tokenize)  # each word once: a server is slow
+        # each word once, since a server is slow; a tuple, which no later answer can change
+        tokenize = lru_cache(maxsize=None)(lambda word: tuple(self.backend.tokenize(word)))
         for start in range(0, len(drawn), _RECORDS_AT_ONCE):
             [bodies] = request.units.of([drawn[start : start + _RECORDS_AT_ONCE]])
             for body in bodies:

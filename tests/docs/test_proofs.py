@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dpfewshot.mechanisms.word_histogram import _END, _LENGTH, _NAME, _UNEXPECTED, FIRST, WORDS
+
 ROOT = Path(__file__).parents[2]
 PROOFS = ROOT / "docs/proofs"
 INDEX = (PROOFS / "index.md").read_text(encoding="utf-8")
@@ -25,3 +27,13 @@ def test_every_file_exists() -> None:
     there = [path.as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.p*")]
     assert len(named()) > 50
     assert {name for name in named() if not any(path.endswith(f"/{name}") for path in there)} == set()
+
+
+def test_the_proof_of_the_word_histogram_has_the_codes_weights() -> None:
+    page = (PROOFS / "word-histogram.md").read_text(encoding="utf-8")
+    parts = [WORDS, FIRST, _LENGTH, _END, _NAME]
+    assert sum(parts) == 1
+    assert f"at most ({' + '.join(f'{float(each):.2f}' for each in parts)})·G² = G²" in page
+    for each in (WORDS - _UNEXPECTED, _UNEXPECTED):
+        assert f"⌊√({float(each):.2f}·G²/" in page
+    assert f"has {float(WORDS):.2f}. So" in page

@@ -395,9 +395,13 @@ def test_two_processes_that_resume_one_run_take_it_from_each_other(model, ledger
 
 
 class Odd(dpf.backends.Scripted):
-    """Always writes of a parcel. It fails on one word alone, and for another it gives a wrong token."""
+    """Always writes of a parcel. It fails on one word alone, and for another it gives a wrong token.
+
+    What is one token comes in one list, again and again.
+    """
 
     def __init__(self):
+        self.one = [0]
         words = [*map(str, range(word_histogram.COMMONEST))]
         words += [" parcel", " refund", " unspeakable", " unheard", "\n"]
         super().__init__(words, lambda _: [0.5 * (word in (" parcel", "\n")) for word in words])
@@ -405,7 +409,11 @@ class Odd(dpf.backends.Scripted):
     def tokenize(self, text):
         if text == " unspeakable":
             raise ValueError(text)
-        return [10**9] if text == " unheard" else super().tokenize(text)
+        tokens = [10**9] if text == " unheard" else super().tokenize(text)
+        if len(tokens) != 1:
+            return tokens
+        self.one[:] = tokens
+        return self.one
 
 
 @pytest.mark.parametrize(("word", "counted"), [("refund", 1.0), ("unspeakable", 0.8), ("unheard", 1.0)])
