@@ -269,26 +269,21 @@ class Histogram:
         return 2 * self.ends[-1] <= sum(self.ends)
 
     def as_dict(self) -> dict[str, object]:
-        """The histogram as JSON; `from_dict` reads it back."""
-        return {
-            "words": {str(word): share for word, share in self.words.items()},
-            "firsts": {str(word): share for word, share in self.firsts.items()},
-            "lengths": list(self.lengths),
-            "ends": list(self.ends),
-            "log_ratios": {str(word): ratio for word, ratio in self.log_ratios.items()},
-            "in_lower_case": self.in_lower_case,
-            "named": self.named,
+        """The histogram as JSON, whose keys are text; `from_dict` reads it back."""
+        return vars(self) | {
+            name: {str(key): each for key, each in vars(self)[name].items()} for name in _MAPS
         }
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Histogram:
         """The histogram that `as_dict` made this from."""
-        words, firsts, log_ratios = (
-            {int(word): number for word, number in told[name].items()}
-            for name in ("words", "firsts", "log_ratios")
+        return cls(
+            **{**told, **{name: {int(key): each for key, each in told[name].items()} for name in _MAPS}}
         )
-        lengths, ends = list(told["lengths"]), list(told["ends"])
-        return cls(words, firsts, lengths, ends, log_ratios, told["in_lower_case"], told["named"])
+
+
+_MAPS: Final = "words", "firsts", "log_ratios"
+"""The histogram's fields that are maps from tokens."""
 
 
 @dataclass(frozen=True)
