@@ -35,6 +35,7 @@ from dpfewshot.values import (
     delta_text,
     epsilon_text,
     on_one_line,
+    percent_text,
     plural,
     rounded_up_text,
     unit_noun,
@@ -189,6 +190,8 @@ def _spelled(spent: PrivacySpend) -> str:
 @contextmanager
 def _naming_resume(project: Project) -> Iterator[None]:
     """Make a refusal for lack of budget name --resume first if a run is unfinished: that is paid for."""
+    from dpfewshot.planning.plan import believed
+
     try:
         yield
     except BudgetExceeded as refusal:
@@ -198,7 +201,10 @@ def _naming_resume(project: Project) -> Iterator[None]:
             if account is not None and refusal.asked is not None:
                 budget, further = account.budget, refusal.asked[1]
                 epsilon, delta = budget.epsilon + project.budget.epsilon, budget.delta + further
-                larger += f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}"
+                larger += (
+                    f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
+                    f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
+                )
             raise refusal.saying(
                 f"{refusal}. What was paid for is yours to use. generate --resume ends an interrupted run at "
                 f"no cost; further texts need a larger budget: {larger}"

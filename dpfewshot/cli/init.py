@@ -193,7 +193,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
     question = (
         "Will you let `dpfewshot choose` find out later whether the texts help? "
-        f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing"
+        f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing: "
+        "small labels tell less of the records. It takes up to an hour"
     )
     spared = units >= _CAN_SPARE * len(labels)  # both are public by the guarantee
     given["holdout"] = HOLDOUT if (spared if yes else click.confirm(question, spared, err=True)) else 0
@@ -312,7 +313,9 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
         if asked:
             warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
         return {}
-    question = "Describe the labels in a few words, so that the model knows what they are about?"
+    question = (
+        "Describe the labels in a few words? Texts of described ones are better, most of all of rare ones"
+    )
     if click.confirm(question, err=True):
         asked = list(labels)
     if asked:

@@ -19,6 +19,7 @@ from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
 from dpfewshot.cli.project import WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
+    PrivacySpend,
     Relation,
     amount_text,
     counted,
@@ -198,13 +199,27 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     budget, name = account.budget, on_one_line(str(named.account))
     of = f"account: {name}, of epsilon {amount_text(budget.epsilon)}, delta {amount_text(budget.delta)}"
     try:
-        (_, left), pays = account.check(costs), True
+        (in_all, left), pays = account.check(costs), True
     except BudgetExceeded:
-        left, pays = account.remaining, False
-    if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
-        return all_of_it, True
+        in_all, left, pays = None, account.remaining, False
     verb = "is left then" if pays else "is left, which is not enough"
-    return f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}", pays
+    told = f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}"
+    if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
+        told = all_of_it
+    return told + _together(account.spent, in_all), pays
+
+
+def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
+    """What the texts of this plan and of earlier ones tell together, if there were any."""
+    from dpfewshot.planning.plan import believed
+
+    if in_all is None or not before.epsilon:
+        return ""
+    sure = percent_text(believed(0.5, in_all.epsilon))
+    return (
+        f". With what was spent before: epsilon {epsilon_text(in_all.epsilon)}, and 50 % sure becomes at "
+        f"most {sure} sure"
+    )
 
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
@@ -218,7 +233,7 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
     epsilon = math.ceil(100 * (needed.epsilon or 0)) / 100
     ways = {
         f"the other labels alone, which lose nothing by it:{readable}": readable,
-        f"{whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+        f"more data, {whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
         f"--max-tokens {needed.max_tokens}": needed.max_tokens,
         f"--epsilon {epsilon:g}, where 50 % sure is {percent_text(believed(0.5, epsilon))}": needed.epsilon,
     }

@@ -70,8 +70,8 @@ _LEAST: Final = 0.7
 _MOST_GAIN: Final = 2.0
 """The nats that the commonest of the records' words gains at each token: with 3 texts read forced."""
 
-_NAME_GAIN: Final = 2.0
-"""The nats that capital letters gain where a text shall have a name, until it has."""
+_NAME_GAIN, _NAME_NEAR = 2.0, 3.0
+"""The nats that names gain where a text shall have one, until it has; and below the likeliest, the most."""
 
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
@@ -339,6 +339,20 @@ class HistogramLoop(TokenLoop):
         largest = max(shares.values(), default=1.0)
         return gains | {word: _MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
+    def _likely_names(
+        self, support: Sequence[int], scores: NDArray[np.float64], style: _Style
+    ) -> NDArray[np.bool_]:
+        """Which tokens are names, likely ones and likelier than in small letters: "Rome", not "Going To"."""
+        scored = {self._spelled(token): score for token, score in zip(support, scores, strict=True)}
+        least = scores.max() - _NAME_NEAR
+        return np.array(
+            [
+                self._is_a_name(token, style)
+                and score > max(least, scored.get(self._spelled(token).lower(), least))
+                for token, score in zip(support, scores, strict=True)
+            ]
+        )
+
     def _is_a_name(self, token: int, style: _Style) -> bool:
         return has_a_name(f"a {self._spelled(token).strip()}", style.prompt)
 
@@ -357,7 +371,7 @@ class HistogramLoop(TokenLoop):
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
         if style.named and not any(self._is_a_name(token, style) for token in one.tokens[1:]):
-            scores += _NAME_GAIN * np.array([self._is_a_name(token, style) for token in support])
+            scores += _NAME_GAIN * self._likely_names(support, scores, style)
         scores[~np.isfinite(scores)] = -np.inf
         if np.isneginf(scores).all():
             one.failed = True

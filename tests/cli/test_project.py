@@ -112,7 +112,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
     assert "is left, for 'generates: delivery'" in err  # not the other
     assert "generate --resume ends an interrupted run at no cost; further texts need a larger budget" in err
-    larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+)$", err.strip())
+    larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+), for good: 50 % ", err)
     assert larger is not None
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
     assert command(*larger[1].split(), *ACCOUNT)[0] == 0

@@ -531,6 +531,15 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     assert logprobs == pytest.approx([math.log(each)] * len(logprobs), rel=1e-4)  # the model's own
 
 
+def test_names_are_likely_and_not_words_that_are_likelier_in_small_letters():
+    words = [" going", " Going", " Rome", " Oslo", " Visa", " I"]
+    loop = HistogramLoop(dpf.backends.Scripted(words, lambda _: [1 / 6] * 6), SUPPORT_TICKETS.layout)
+    scores = np.log([0.4, 0.2, 0.2, 0.015, 0.1, 0.1])  # Oslo's is 3.3 below the largest
+    style = _Style(named=True, prompt=frozenset({"visa"}))
+    names = loop._likely_names([*range(6)], scores, style)  # noqa: SLF001 - as they gain
+    assert names.tolist() == [False, False, True, False, False, False]
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
     words = [" team", " won", " Rome", " Oslo"]
