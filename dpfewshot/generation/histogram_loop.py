@@ -70,7 +70,7 @@ _LEAST: Final = 0.7
 _MOST_GAIN: Final = 2.0
 """The nats that the commonest of the records' words gains at each token: with 3 texts read forced."""
 
-_NAME_GAIN, _NAME_NEAR = 2.0, 3.0
+_NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 """The nats that names gain where a text shall have one, until it has; and below the likeliest, the most."""
 
 _SHORTEST: Final = 3

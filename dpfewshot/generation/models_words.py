@@ -31,7 +31,8 @@ _NOT_SHOWN: Final = re.compile(
 
 _OF_A_LABEL: Final = re.compile(
     r"\bthis (?:article|category|document)\b"
-    r"|\bthis is an? (?:[\w']+ ){0,2}(?:article|biography|description|document|example|sample|summary|text)\b"
+    r"|\bthis is an? (?:[\w']+ ){0,2}"
+    r"(?:article|biography|description|document|example|report|sample|story|summary|text)\b"
     r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"
     r"|\bnews (?:about|is|item|article|reporting|update)\b"
     r"|\blatest (?:\w+ ){0,2}(?:news|updates?|developments|trends|advancements)\b",
