@@ -3,14 +3,15 @@
 First the model writes texts without any record: their words are expected. Then one draw of records is charged
 and counted for all texts of a label. Everything else reads public numbers:
 
-1. A candidate begins with one of the records' first words, and its prompt says how long it shall be: both
-   are drawn by their noisy shares. It ends not much sooner, without a mark if most records do, and has no
-   capital letters if most records have none.
+1. A candidate begins with one of the records' first words, or freely, and its prompt says how long it shall
+   be: both are drawn by their noisy shares, as is whether it shall have a name. It ends not much sooner,
+   without a mark if most records do, and has no capital letters if most records have none.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
-   likelier, the more so the larger their noisy shares; those that the model alone would write, less so.
-3. The candidate that is most like the histogram is released, of those that end, share few words with earlier
-   texts, and have this label in the model's own view, if there are any. What the model gives its tokens
-   counts too, so that it makes sense.
+   likelier, the more so the larger their noisy shares, and names until it has one; those that the model alone
+   would write, less so.
+3. The candidate that is most like the histogram is released, of those that end, say nothing that only a
+   model writes, share few words with earlier texts, and have this label in the model's own view, if there
+   are any. What the model gives its tokens counts too, so that it makes sense.
 """
 
 from __future__ import annotations
@@ -339,19 +340,16 @@ class HistogramLoop(TokenLoop):
         largest = max(shares.values(), default=1.0)
         return gains | {word: _MOST_GAIN * math.sqrt(share / largest) for word, share in shares.items()}
 
-    def _likely_names(
-        self, support: Sequence[int], scores: NDArray[np.float64], style: _Style
-    ) -> NDArray[np.bool_]:
-        """Which tokens are names, likely ones and likelier than in small letters: "Rome", not "Going To"."""
-        scored = {self._spelled(token): score for token, score in zip(support, scores, strict=True)}
-        least = scores.max() - _NAME_NEAR
-        return np.array(
-            [
-                self._is_a_name(token, style)
-                and score > max(least, scored.get(self._spelled(token).lower(), least))
-                for token, score in zip(support, scores, strict=True)
-            ]
-        )
+    def _likely_names(self, support: Sequence[int], scores: NDArray[np.float64], style: _Style) -> list[int]:
+        """Places of names that are likely, and likelier than in small letters: "Rome", not "Going To"."""
+        near: list[int] = np.flatnonzero(scores > scores.max() - _NAME_NEAR).tolist()  # few: a server is slow
+        scored = {self._spelled(support[place]): scores[place] for place in near}
+        return [
+            place
+            for place in near
+            if self._is_a_name(support[place], style)
+            and scores[place] > scored.get(self._spelled(support[place]).lower(), -np.inf)
+        ]
 
     def _is_a_name(self, token: int, style: _Style) -> bool:
         return has_a_name(f"a {self._spelled(token).strip()}", style.prompt)
@@ -371,7 +369,7 @@ class HistogramLoop(TokenLoop):
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
         if style.named and not any(self._is_a_name(token, style) for token in one.tokens[1:]):
-            scores += _NAME_GAIN * self._likely_names(support, scores, style)
+            scores[self._likely_names(support, scores, style)] += _NAME_GAIN
         scores[~np.isfinite(scores)] = -np.inf
         if np.isneginf(scores).all():
             one.failed = True
