@@ -65,7 +65,7 @@ _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
 _CAN_SPARE: Final = 100
-"""Units for each label from which on a fifth of them is kept to test the texts, unless somebody says no."""
+"""Units for each label from which on it is proposed to keep a fifth of them for testing the texts."""
 
 _FEW_UNITS: Final = 10
 """Units for each label below which their column is hardly that of whom a record is about."""
@@ -196,8 +196,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing: "
         "small labels tell less of the records. It takes up to an hour"
     )
-    spared = units >= _CAN_SPARE * len(labels)  # both are public by the guarantee
-    given["holdout"] = HOLDOUT if (spared if yes else click.confirm(question, spared, err=True)) else 0
+    spared = units >= _CAN_SPARE * len(labels)  # what Enter means, for whoever sees the question
+    given["holdout"] = HOLDOUT if yes or click.confirm(question, spared, err=True) else 0
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "

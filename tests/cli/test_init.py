@@ -289,11 +289,26 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
     given = ("init", "few.csv", "--yes", "--force", *DESCRIBED, "--unit", unit)
     assert command(*given)[2] == ""  # one record may decide it
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    status, out, err = command(*given)
+    status, _, err = command(*given)
     assert (status, err.count("\n")) == (0, bool(says))
     assert err.startswith(says)
-    kept = "20 % of the records write nothing" if unit == "none" else "all customers write, none is kept"
-    assert kept in out  # as `choose` is worth it
+
+
+@pytest.mark.parametrize(("people", "kept"), [(499, 0), (500, 0.2)])
+def test_records_are_kept_for_choose_by_default_where_labels_can_spare_them(
+    command: Run, answers: Callable[[str], None], people: int, kept: float
+) -> None:
+    """A hundred for each of five labels can; --yes keeps them whatever the records are: files travel."""
+    rows = [[one.text, one.label, f"c{n % people}"] for n, one in enumerate(support_tickets())]
+    with Path("few.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["body", "topic", "customer_id"], *rows])
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n1.5\npackaged\n")
+    status, out, _ = command("init", "few.csv")
+    assert (status, dpf.load().project.holdout) == (0, kept)
+    told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
+    assert told in out
+    assert command("init", "few.csv", "--yes", "--force", *DESCRIBED)[0] == 0
+    assert dpf.load().project.holdout == 0.2
 
 
 def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
