@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 _PLACE: Final = re.compile(
-    r"\[|1234|X(?:XX|YZ)|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
+    r"\[|1234|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
 """What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""

@@ -621,6 +621,7 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
+    words += [" Dr.X", " the Clinic Name"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
     words += [
@@ -635,12 +636,12 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(26)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(28)]
     for one in written:
-        for token in (26, 27):
+        for token in (28, 29):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 20, *[0] * 5]
+    assert flaws == [0, *[-4] * 22, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
