@@ -30,6 +30,7 @@ from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import (
     Demonstration,
+    PrivacySpend,
     amount_text,
     counted,
     delta_text,
@@ -44,7 +45,6 @@ from dpfewshot.values import (
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
     from dpfewshot.synthesizer import Synthesizer
-    from dpfewshot.values import PrivacySpend
 
 
 NEWEST: Final = "the newest"

@@ -1,7 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
 What it writes is public: names of columns and labels, and nothing else of the records. What it prints is
-public, too, but for a warning, on a terminal alone, that no two records have the same unit.
+public, too, but for warnings, on a terminal alone, of a unit that hardly is one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,9 +62,6 @@ _COMMON: Final = 5
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
-
-_CAN_SPARE: Final = 100
-"""Units for each label from which on it is proposed to keep a fifth of them for testing the texts."""
 
 _FEW_UNITS: Final = 10
 """Units for each label below which their column is hardly that of whom a record is about."""
@@ -181,8 +177,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
             "name another column with --label-column"
         )
-    units = len({one.unit for one in records}) if unit else len(records)
-    _warn_of_units(given, columns, units, len(records), len(labels))
+    _warn_of_units(given, columns, records, len(labels))
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
     sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
@@ -196,8 +191,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing: "
         "small labels tell less of the records. It takes up to an hour"
     )
-    spared = units >= _CAN_SPARE * len(labels)  # what Enter means, for whoever sees the question
-    given["holdout"] = HOLDOUT if yes or click.confirm(question, spared, err=True) else 0
+    given["holdout"] = HOLDOUT if yes or click.confirm(question, default=True, err=True) else 0
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
@@ -262,7 +256,7 @@ def _in_words(project: Project) -> Iterator[str]:
 
 
 def _warn_of_units(
-    given: Mapping[str, Any], columns: Mapping[str, bool], units: int, records: int, labels: int
+    given: Mapping[str, Any], columns: Mapping[str, bool], records: Records, labels: int
 ) -> None:
     """Warn of a column that hardly says whom a record is about.
 
@@ -271,17 +265,17 @@ def _warn_of_units(
     if not sys.stderr.isatty():
         return
     unit, others = given["unit"], {one: repeats for one, repeats in columns.items() if one != given["text"]}
-    guessed = _guess("unit", others, confirmed=False)
+    guessed, units = _guess("unit", others, confirmed=False), len({one.unit for one in records})
     if unit == NONE and guessed is not None:
         warn(
             f"if {guessed} says whom a record is about, name it with --unit: else only a record is protected"
         )
-    elif unit != NONE and units == records:
+    elif unit != NONE and units == len(records):
         warn(
             f"no two records have the same {unit}, so it protects one record: if a person has several, name "
             "the column of the person with --unit"
         )
-    elif units < _FEW_UNITS * labels:
+    elif unit != NONE and units < _FEW_UNITS * labels:
         warn(
             f"{unit} has few different values: if it is not whom a record is about, name another with --unit"
         )
@@ -313,9 +307,7 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
         if asked:
             warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
         return {}
-    question = (
-        "Describe the labels in a few words? Texts of described ones are better, most of all of rare ones"
-    )
+    question = "Describe the labels in a few words, so that the model knows what they are about?"
     if click.confirm(question, err=True):
         asked = list(labels)
     if asked:
@@ -337,8 +329,8 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         column = given[option]
         if column not in {None, NONE, *columns} and column.partition(".")[0] not in columns:
             flag = "--" + option.replace("_", "-")
-            close = get_close_matches(column, columns, 1)  # no others: the first line may be a record
-            hint = f"did you mean {close[0]!r}?" if close else f"{flag} names one as the file does"
+            known = _guess(option, columns, confirmed=False)  # no other: the first line may be a record
+            hint = f"did you mean {known!r}?" if known else f"{flag} names one as the file does"
             raise InvalidRecords(f"{file}: there is no column {column!r}: {hint}")
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")

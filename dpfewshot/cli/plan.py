@@ -217,8 +217,8 @@ def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
         return ""
     sure = percent_text(believed(0.5, in_all.epsilon))
     return (
-        f". With what was spent before: epsilon {epsilon_text(in_all.epsilon)}, and 50 % sure becomes at "
-        f"most {sure} sure"
+        f". With what was spent before: epsilon {epsilon_text(in_all.epsilon)}, delta "
+        f"{delta_text(in_all.delta)}, and 50 % sure becomes at most {sure} sure"
     )
 
 

@@ -118,6 +118,10 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert command(*larger[1].split(), *ACCOUNT)[0] == 0
     status, _, err = command(*GENERATE, *ACCOUNT, "--output", "more.jsonl")
     assert status == 0
+    in_all = (
+        "With what was spent before: epsilon 5.0000, delta 2e-06, and 50 % sure becomes at most 99.331 % sure"
+    )
+    assert in_all in err
     assert (
         "spent: epsilon 2.0000, delta 1e-06\nspent from the account in all: epsilon 5.0000, delta 2e-06"
         in err
