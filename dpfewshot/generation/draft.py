@@ -20,9 +20,9 @@ from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
 _SENTENCE_END = re.compile(
-    r"""(?:(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\bMrs)\.|[!?…])[.!?…]*["'”’)\]]*(?!\S)|[。！？][」』”）]*"""  # noqa: RUF001 - Chinese and Japanese marks
+    r"""(?:(?<!\b[A-Za-z])(?<!\b[A-Z][a-z])(?<!\bvs)(?<!\bMrs)\.|[!?…])[.!?…]*["'”’)\]]*(?!\S)|[。！？][」』”）]*"""  # noqa: RUF001 - Chinese and Japanese marks
 )
-"""A full stop after "J", "Dr" or "Mrs" ends no sentence."""
+"""A full stop after "J", "v", "vs", "Dr" or "Mrs" ends no sentence."""
 
 REFUSALS: Final = (
     *("sorry", "Sorry", "apologize", "apologise", "As an AI"),

@@ -4,8 +4,9 @@ First the model writes texts without any record: their words are expected. Then 
 and counted for all texts of a label. Everything else reads public numbers:
 
 1. A candidate begins with one of the records' first words, or freely, and its prompt says how long it shall
-   be: both are drawn by their noisy shares, as is whether it shall have a name. It ends not much sooner,
-   without a mark if most records do, and has no capital letters if most records have none.
+   be: both are drawn by their noisy shares, as is whether it shall have a name. It ends not much sooner, and
+   if it is short it is one sentence. It ends without a mark if most records do, and has no capital letters
+   if most records have none.
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares, and names until it has one; those that the model alone
    would write, less so.
@@ -68,11 +69,17 @@ _MOST_SHARED: Final = 2 / 3
 _LEAST: Final = 0.7
 """The share of the records' length before which no text ends: their lengths are counted in powers of √2."""
 
+_ONE_SENTENCE: Final = 20
+"""The words of a text up to which it is one sentence: most longer ones have several."""
+
 _MOST_GAIN: Final = 2.0
 """The nats that the commonest of the records' words gains at each token: with 3 texts read forced."""
 
 _NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 """The nats that names gain where a text shall have one, until it has; and below the likeliest, the most."""
+
+_TAG: Final = re.compile(r"<.+>|\[[A-Z_]+\]")
+"""How special tokens are spelled."""
 
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
@@ -107,8 +114,13 @@ class _Style:
 
     @property
     def least(self) -> int:
-        """The words before which no sentence ends."""
+        """The words before which no text ends, nor its sentence if it has one."""
         return int(_LEAST * (self.words or 0))
+
+    @property
+    def has_sentences(self) -> bool:
+        """Whether it may have several, which end where they like."""
+        return (self.words or 0) > _ONE_SENTENCE and not self.lower
 
     def is_told_in(self, text: str) -> bool:
         """Whether a text repeats its prompt: "a comedy of 16 minutes", "is there a queue for age limits?"."""
@@ -354,6 +366,12 @@ class HistogramLoop(TokenLoop):
     def _is_a_name(self, token: int, style: _Style) -> bool:
         return has_a_name(f"a {self._spelled(token).strip()}", style.prompt)
 
+    def _is_markup(self, token: int) -> bool:
+        """Whether a token that ends no text is no part of one: "<|im_start|>" where the end is refused."""
+        spelled = self._spelled(token)
+        is_tag = token not in self.ends and _TAG.fullmatch(spelled) is not None
+        return is_tag and token not in self.backend.tokenize(spelled)
+
     def _spelled(self, token: int) -> str:
         """What a token says, which is asked for once: a server is slow."""
         if token not in self._spelling:
@@ -385,12 +403,15 @@ class HistogramLoop(TokenLoop):
             place = _DECODING.choose(np.exp(scores - scores.max()), self.random_source)
             token = support[place]
             spelled = self._spelled(token)
-            if not (token in self.ends or spelled.endswith(tuple(ENDS))):
+            ends_sentence, is_markup = spelled.endswith(tuple(ENDS)), self._is_markup(token)
+            if not (token in self.ends or ends_sentence or is_markup):
                 return place, token
             words = self.backend.detokenize([*one.tokens, token]).split() if style.least else []
             if len(words) >= style.least or np.isfinite(scores).sum() == 1:
-                end = min(self.backend.end_token_ids, default=token)
-                return place, token if style.marks or spelled.strip() not in ENDS else end
+                is_end = is_markup or (spelled.strip() in ENDS and not style.marks)
+                return place, min(self.backend.end_token_ids, default=token) if is_end else token
+            if style.has_sentences and ends_sentence and token not in self.ends:
+                return place, token
             scores[place] = -np.inf
 
 

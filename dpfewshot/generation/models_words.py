@@ -10,14 +10,15 @@ import re
 from typing import Final
 
 _PLACE: Final = re.compile(
-    r"\[|1234|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
+    r"\[|1234|[\U0001f300-\U0001faff]|\bSubject:|\bTicket (?:ID|Number)"
+    r"|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
-"""What a model writes in place of a name or a number: "Dear [name]", "card 12345678", "to account B"."""
+"""Places for a name or a number, parts of a form, pictures: "Dear [name]", "card 12345678", "Subject:"."""
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|your account)\b",
+    r"|(?:need|require) (?:any )?further|can do to (?:assist|help) you|your account)\b",
     re.IGNORECASE,
 )
 """What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
@@ -30,7 +31,7 @@ _NOT_SHOWN: Final = re.compile(
 """What a model asks about and does not show: "Who is the person mentioned in the passage?"."""
 
 _OF_A_LABEL: Final = re.compile(
-    r"\bthis (?:article|category|document)\b"
+    r"\bthis (?:\w+ )?(?:article|category|document|entry)\b|\bthis text (?:contains|describes|is)\b"
     r"|\bthis is an? (?:[\w']+ ){0,2}"
     r"(?:article|biography|description|document|example|report|sample|story|summary|text)\b"
     r"|\b(?:a|this) (?:\w+ )?(?:type|category) (?:of|that)\b"

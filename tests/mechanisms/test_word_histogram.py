@@ -621,7 +621,8 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
-    words += [" Dr.X", " the Clinic Name"]
+    words += [" Dr.X", " the Clinic Name", " Thank you 🙏", " Subject: a refund"]
+    words += [" if you need any further help", " this encyclopedia entry", " this text describes"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
     words += [
@@ -636,12 +637,12 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    written = [_Candidate(loop.draft([0, 0, word])) for word in range(28)]
+    written = [_Candidate(loop.draft([0, 0, word])) for word in range(len(words) - 2)]
     for one in written:
-        for token in (28, 29):
+        for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-4] * 22, *[0] * 5]
+    assert flaws == [0, *[-4] * 27, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -686,8 +687,10 @@ def test_a_text_is_another_with_a_third_of_its_words_new(text, earlier, behind):
 
 def written_in_style(style, sentence, max_tokens=30):
     """What 50 candidates become of a model that repeats three words, and would end at any place."""
-    words = [" where", " is", " it", sentence, "\n"]
-    model = dpf.backends.Scripted(words, lambda _: [0.1, 0.1, 0.1, 0.5, 0.2], end_token_ids={4})
+    words = [" where", " is", " it", sentence, "\n", "<|begin|>"]
+    chances = [0.1, 0.1, 0.1, 0.4, 0.2, 0.1]
+    model = dpf.backends.Scripted(words, lambda _: chances, end_token_ids={4})
+    model.tokenize = lambda text: [] if "<" in text else type(model).tokenize(model, text)  # it is no text
     loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     request = TextRequest(None, None, None, None, prompts, max_tokens, [])
@@ -698,6 +701,16 @@ def written_in_style(style, sentence, max_tokens=30):
 def test_no_text_ends_long_before_the_records_do(words, least):
     found = written_in_style(_Style(words=words), "?")
     assert min(len(one.text.removesuffix("?").split()) for one in found) == least
+    assert not any("<" in one.text for one in found)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_only_a_long_text_has_several_sentences(lower):
+    """In small letters it has none: records without capital letters have no marks."""
+    found = written_in_style(_Style(words=24, lower=lower), "?", 200)
+    assert min(len(one.text.split()) for one in found) >= 16
+    assert all("?" in one.text[:-1] for one in found) is not lower
+    assert not any("<" in one.text for one in found)
 
 
 @pytest.mark.parametrize(

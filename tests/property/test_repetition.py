@@ -167,6 +167,7 @@ def test_a_cut_text_begins_the_whole_and_ends_with_a_sentence_if_it_has_one(text
         ('He said "no." Then', 'He said "no."'),
         ("It costs 3.50 euros and", "It costs 3.50 euros and"),
         ("I saw Dr. Smith and Mrs. J. Smith", "I saw Dr. Smith and Mrs. J. Smith"),
+        ("It was Rome v. Paris vs. Bonn at 5 p.m. and", "It was Rome v. Paris vs. Bonn at 5 p.m. and"),
         ("今日は。また", "今日は。"),
         ("how do i reset my", "how do i reset my"),
     ],
