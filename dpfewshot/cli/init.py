@@ -66,6 +66,9 @@ _WORDS: Final = 4
 _FEW_UNITS: Final = 10
 """Units for each label below which their column is hardly that of whom a record is about."""
 
+_FEW_LABELS: Final = 12
+"""The most labels that are described unless somebody declines: texts of described ones read better."""
+
 _NO_WRITER: Final = frozenset({"account", "policy", "record"})
 """Units that send no message."""
 
@@ -291,7 +294,7 @@ def _answer(
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "At most about how many words shall a new text have? More take more time"
+    question = "At most about how many words shall a new text have? As many as yours; more take more time"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 
@@ -300,7 +303,10 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
     """Ask what a text is, and what labels mean: those that are abbreviations or numbers in any case."""
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
-    question = f'What is a text? Name its kind, such as "{sent}": a mere "message" may become a letter'
+    question = (
+        f'What is a text? Name its kind, and its parts if all have them: "{sent}", "a news item: a headline '
+        'and a sentence". A mere "message" may become a letter, a "ticket" a form'
+    )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     asked = [label for label in labels if label.isupper() or label.isdigit()]
     if yes:
@@ -308,7 +314,7 @@ def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: 
             warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
         return {}
     question = "Describe the labels in a few words, so that the model knows what they are about?"
-    if click.confirm(question, err=True):
+    if click.confirm(question, default=len(labels) <= _FEW_LABELS, err=True):
         asked = list(labels)
     if asked:
         click.echo(_SUBJECTS, err=True)

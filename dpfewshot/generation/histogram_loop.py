@@ -11,8 +11,8 @@ and counted for all texts of a label. Everything else reads public numbers:
    likelier, the more so the larger their noisy shares, and names until it has one; those that the model alone
    would write, less so.
 3. The candidate that is most like the histogram is released, of those that end, say nothing that only a
-   model writes, share few words with earlier texts, and have this label in the model's own view, if there
-   are any. What the model gives its tokens counts too, so that it makes sense.
+   model writes, share few words with earlier texts, have this label in the model's own view, and name
+   somebody if they shall, if there are any. What the model gives its tokens counts, too.
 """
 
 from __future__ import annotations
@@ -127,9 +127,12 @@ class _Style:
         return any(re.search(rf"\b{re.escape(each)}\b", text, re.IGNORECASE) for each in self.prompted)
 
     def says_little(self, text: str) -> bool:
-        """Whether a text says nothing, and the records are longer, as far as is known; or names nobody."""
-        short = len(text.split()) < min(_FEWEST, self.words or _FEWEST)
-        return short or (self.named and not has_a_name(text, self.prompt))
+        """Whether a text says nothing, and the records are longer, as far as is known."""
+        return len(text.split()) < min(_FEWEST, self.words or _FEWEST)
+
+    def lacks_name(self, text: str) -> bool:
+        """Whether a text shall name somebody, and does not."""
+        return self.named and not has_a_name(text, self.prompt)
 
 
 @dataclass(eq=False)
@@ -165,12 +168,13 @@ class _Candidate:
         earlier: Sequence[str],
         style: _Style,
     ) -> tuple[int, float]:
-        """Less its flaws, which come first; and its likeness to the histogram with its sense."""
+        """Less its flaws, which come first, an odd number if it lacks a name; its likeness with its sense."""
         flaws = (
-            8 * (self.text in ("", *earlier))
-            + 4 * (self.draft.cut_off or style.is_told_in(self.text) or has_a_models_words(self.text))
-            + 2 * style.says_little(self.text)
-            + any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
+            16 * (self.text in ("", *earlier))
+            + 8 * (self.draft.cut_off or style.is_told_in(self.text) or has_a_models_words(self.text))
+            + 4 * style.says_little(self.text)
+            + 2 * any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
+            + style.lacks_name(self.text)
         )
         sense = float(np.mean(self.logprobs)) if self.logprobs else 0.0
         return -flaws, histogram.likeness(features(self.text, tokenize)) + _SENSE * sense
@@ -296,13 +300,17 @@ class HistogramLoop(TokenLoop):
     def _best(
         self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
     ) -> _Candidate:
-        """Of those of the fewest flaws, the likest that fits its label; if none does, the likest."""
+        """Of those of the fewest flaws, the likest that fits its label; if none does, the likest.
+
+        That a text lacks a name is no flaw beside its label: "Hi Support Team" is a name, too.
+        """
         worth = {one: one.worth(histogram, self.backend.tokenize, request.earlier, style) for one in written}
         ranked = sorted(written, key=lambda one: worth[one], reverse=True)
         fits = lru_cache(maxsize=None)(request.fits)
+        least = -worth[ranked[0]][0] // 2
         for one in ranked:
             request.stop.check()
-            if worth[one][0] == worth[ranked[0]][0] and fits(one.text):
+            if -worth[one][0] // 2 == least and fits(one.text):
                 return one
         return ranked[0]
 

@@ -299,7 +299,7 @@ def test_records_are_kept_for_choose_unless_somebody_says_no(
     command: Run, answers: Callable[[str], None], answer: str, kept: float
 ) -> None:
     """Whatever the records are, as with --yes: the file tells nothing of them."""
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n{answer}\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\nn\n\n{answer}\n1.5\npackaged\n")
     status, out, _ = command("init", "tickets.csv")
     assert (status, dpf.load().project.holdout) == (0, kept)
     told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
@@ -358,7 +358,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\n0\n30\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\nn\n0\n30\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 5
@@ -377,12 +377,12 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
 def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
     tickets = Path("tickets.csv")
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\n\na parcel that is "late"\n\n\nn\n1.5\npackaged\n')
+    answers(f'\n\n\ny\n{PHRASE}\nn\na parcel that is "late"\n\n\nn\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
     assert dpf.load().project.holdout == 0
-    answers(f"\n\n\ny\n{PHRASE}\ny\n\n\nto pay less\n\n\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\nto pay less\n\n\n\n\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 5)
     assert err.count("what is chosen by reading them is outside the guarantee") == 1
@@ -396,7 +396,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\nn\n\n\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -407,7 +407,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\nn\n\n\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column of whom a record is about")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -439,7 +439,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\nn\n\n\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
