@@ -92,7 +92,10 @@ _NEXT_TO_NOTHING: Final = 0.01
 _LISTED: Final = 12
 """The most labels that are listed one by one."""
 
-_OF_A_LETTER: Final = re.compile(r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b", re.IGNORECASE)
+_OF_A_LETTER: Final = re.compile(
+    r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b|\bSubject:|\bTicket (ID|Number)|^Request for\b",
+    re.IGNORECASE,
+)
 
 _TRIED, _TRIED_TOKENS = 10, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two each."""
@@ -167,10 +170,11 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     for one in made:
         yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
     letters = any(_OF_A_LETTER.search(one.text) for one in made)
+    misread = "; where a label is misread, say what it means in `label_descriptions`"
     yield (
-        f"      {'these read like letters; ' * letters}if yours are another kind of text, say so in "
-        '`instruction`, "a short chat message", in words for all labels; where a label is misread, say what '
-        "it means in `label_descriptions`"
+        f"      {'these read like letters or forms; ' * letters}if yours are another kind of text, say so in "
+        '`instruction`, "a short chat message", in words for all labels'
+        + misread * (set_up.task.label_descriptions is None)
     )
 
 

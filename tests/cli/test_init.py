@@ -499,7 +499,10 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
 
 
-@pytest.mark.parametrize(("text", "letter"), [("Dear [Bank Name],", True), ("Where is my parcel?", False)])
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [("Dear [Bank Name],", True), ("Request for a refund - Urgent", True), ("Where is my parcel?", False)],
+)
 def test_a_plan_says_when_texts_without_records_read_like_letters(
     made: Run, monkeypatch: pytest.MonkeyPatch, text: str, letter: bool
 ) -> None:
@@ -507,7 +510,7 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     monkeypatch.setattr("dpfewshot.baselines.instruction_only_demonstrations", lambda *_, **__: written)
     out = made("plan", "--set", "probe_seconds=0.01")[1]
     assert f"{LABELS[0]}: {text}\n" in out
-    assert ("these read like letters; if yours" in out) is letter
+    assert ("these read like letters or forms; if yours" in out) is letter
 
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
