@@ -174,7 +174,8 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     yield (
         f"      {'these read like letters or forms; ' * letters}if yours are another kind of text, say so in "
         '`instruction`, "a short chat message", in words for all labels'
-        + misread * (set_up.task.label_descriptions is None)
+        + misread
+        * (set_up.task.label_descriptions is None)
     )
 
 

@@ -18,7 +18,7 @@ _PLACE: Final = re.compile(
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|(?:need|require) (?:any )?further|can do to (?:assist|help) you|your account)\b",
+    r"|(?:need|require) (?:any )?further|else (?:I|we) can|can do to (?:assist|help) you|your account)\b",
     re.IGNORECASE,
 )
 """What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
