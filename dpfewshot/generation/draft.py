@@ -92,7 +92,7 @@ class Draft:
     def excluded(self) -> frozenset[int]:
         """What ends a blank field, repeats an n-gram, ends a phrase, or opens the text as an earlier one."""
         field, size = self._fields[-1], self._layout.no_repeat_ngram_size
-        excluded = {each[-1] for each in self._phrases if field[len(field) + 1 - len(each) :] == each[:-1]}
+        excluded = set(ending(self._phrases, field))
         if size:
             excluded |= repeating([*self._example, _NO_TOKEN, *field], size)
         if len(self._fields) == 1:
@@ -156,9 +156,18 @@ class Draft:
 
 def _refusals(backend: LogprobBackend) -> list[list[int]]:
     forms = [form for each in REFUSALS for form in (each, f" {each}")]
-    return backend.known(
-        "refusals", lambda: [list(tokens) for tokens in map(backend.tokenize, forms) if len(tokens)]
-    )
+    return backend.known("refusals", lambda: tokenized(forms, backend))
+
+
+def tokenized(phrases: Iterable[str], backend: LogprobBackend) -> list[list[int]]:
+    """The tokens of phrases, without those that have none in the vocabulary."""
+    found = map(list, map(backend.tokenize, phrases))
+    return [tokens for tokens in found if tokens and max(tokens) < backend.vocabulary_size]
+
+
+def ending(phrases: Iterable[list[int]], tokens: list[int]) -> list[int]:
+    """The tokens that would end a phrase behind these."""
+    return [each[-1] for each in phrases if tokens[len(tokens) + 1 - len(each) :] == each[:-1]]
 
 
 def whole_sentences(text: str) -> str:

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import Logprobs, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
-from dpfewshot.generation.draft import Draft, ShapedDraft
-from dpfewshot.generation.models_words import has_a_models_words
+from dpfewshot.generation.draft import Draft, ShapedDraft, ending, tokenized
+from dpfewshot.generation.models_words import COURTESIES, has_a_models_words
 from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLoop, answered
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
@@ -102,6 +102,7 @@ class _Style:
         named: whether it names somebody or something.
         prompted: what it has from its prompt if it says it: the length, and the label's field.
         prompt: the words of its prompt, in lower case, which name nobody.
+        courtesies: tokens of phrases that it does not fill up with.
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class _Style:
     named: bool = False
     prompted: tuple[str, ...] = ()
     prompt: frozenset[str] = frozenset()
+    courtesies: Sequence[list[int]] = ()
 
     @property
     def least(self) -> int:
@@ -324,7 +326,12 @@ class HistogramLoop(TokenLoop):
         marks = histogram.ends_with_marks and not lower  # which counts those without a mark
         has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
         said_before = frozenset(WORD.findall(self.backend.detokenize(prompt).lower()))
-        return _Style(self._gains(histogram), words, marks, lower, has_name, prompted, said_before)
+        theirs = {word.lower() for word in said}
+        unsaid = [f" {each}" for each in COURTESIES if theirs.isdisjoint(each.lower().split())]
+        courtesies = tokenized(unsaid, self.backend)
+        return _Style(
+            self._gains(histogram), words, marks, lower, has_name, prompted, said_before, courtesies
+        )
 
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
@@ -392,6 +399,7 @@ class HistogramLoop(TokenLoop):
         for word, gain in style.gains.items():
             if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
+        weighed[ending(style.courtesies, one.tokens) if style.has_sentences else []] = -np.inf
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
         if style.named and not any(self._is_a_name(token, style) for token in one.tokens[1:]):

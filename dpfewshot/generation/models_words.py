@@ -42,6 +42,14 @@ _OF_A_LABEL: Final = re.compile(
 """What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
 
 
+COURTESIES: Final = (
+    *("Thank", "Thanks", "thank", "thanks", "thankful", "appreciate", "appreciated", "grateful"),
+    *("I look", "looking forward", "Please let", "please let", "and let", "Please feel", "please feel"),
+    *("assistance", "prompt", "email finds", "message finds", "Goodbye"),
+)
+"""What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
+
+
 def has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
     return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN, _OF_A_LABEL))

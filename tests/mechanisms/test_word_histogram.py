@@ -709,6 +709,25 @@ def test_no_text_ends_long_before_the_records_do(words, least):
     assert not any("<" in one.text for one in found)
 
 
+@pytest.mark.parametrize(
+    ("words", "theirs", "said"), [(24, (), False), (10, (), True), (24, (" thank",), True)]
+)
+def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_them(words, theirs, said):
+    vocabulary = [" thank", " Please", " let", " me", ".", "\n"]
+    model = dpf.backends.Scripted(vocabulary, lambda _: [0.3, 0.1, 0.1, 0.3, 0.1, 0.1], end_token_ids={5})
+    loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    lengths = [float(each == round(2 * math.log2(words))) for each in range(16)]
+    counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, lengths, [1.0] * 4, {})
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = TextRequest(None, None, None, None, prompts, 60, [])
+    style = loop._style(counted, 60)  # noqa: SLF001
+    begun = [_Candidate(loop.draft([3])) for _ in range(20)]
+    texts = [one.text for one in loop._written(begun, request, style)]  # noqa: SLF001
+    assert any("thank" in text for text in texts) is said
+    assert any("Please let" in text for text in texts) is (words == 10)
+    assert any("me let" in text for text in texts)
+
+
 @pytest.mark.parametrize("lower", [False, True])
 def test_only_a_long_text_has_several_sentences(lower):
     """In small letters it has none: records without capital letters have no marks."""
