@@ -1,4 +1,4 @@
-"""What only a model writes, and no record: a text that has it stands behind others.
+"""What only a model writes, and hardly any record: a text that has it stands behind others, or has it not.
 
 English phrases, found among candidates of public tasks. How many records of public data sets have one is
 counted in docs/decisions/histogram.md.
@@ -18,7 +18,7 @@ _PLACE: Final = re.compile(
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|(?:need|require) (?:any )?further|else (?:I|we) can|can do to (?:assist|help) you|your account)\b",
+    r"|your account)\b",
     re.IGNORECASE,
 )
 """What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
