@@ -327,10 +327,18 @@ class HistogramLoop(TokenLoop):
         has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
         said_before = frozenset(WORD.findall(self.backend.detokenize(prompt).lower()))
         theirs = {word.lower() for word in said}
-        unsaid = [f" {each}" for each in COURTESIES if theirs.isdisjoint(each.lower().split())]
-        courtesies = tokenized(unsaid, self.backend)
+        courtesies = [
+            tokens for each, tokens in self._courtesies() if theirs.isdisjoint(each.lower().split())
+        ]
         return _Style(
             self._gains(histogram), words, marks, lower, has_name, prompted, said_before, courtesies
+        )
+
+    def _courtesies(self) -> list[tuple[str, list[int]]]:
+        """Courtesies with their tokens, which are asked for once: a server is slow."""
+        return self.backend.known(
+            "courtesies",
+            lambda: [(each, one) for each in COURTESIES for one in tokenized([f" {each}"], self.backend)],
         )
 
     def _hint(self, words: int | None) -> list[int]:
