@@ -44,8 +44,8 @@ _OF_A_LABEL: Final = re.compile(
 
 COURTESIES: Final = (
     *("Thank", "Thanks", "thank", "thanks", "thankful", "appreciate", "appreciated", "grateful"),
-    *("I look", "looking forward", "Please let", "please let", "and let", "Please feel", "please feel"),
-    *("assistance", "prompt", "email finds", "message finds", "Goodbye"),
+    *("I look", "Looking forward", "looking forward", "Please let", "please let", "and let"),
+    *("Please feel", "please feel", "assistance", "prompt", "email finds", "message finds", "Goodbye"),
 )
 """What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
 
