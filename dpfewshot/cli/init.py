@@ -53,8 +53,9 @@ _FROM_NO_RECORD: Final = (
 )
 
 _SUBJECTS: Final = (
-    'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, and '
-    "prompts with the texts explain the label by all of them. Abbreviations are asked for in any case"
+    'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, so part '
+    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them, so cover it. '
+    "Abbreviations are asked for in any case"
 )
 
 _COMMON: Final = 5
@@ -294,7 +295,7 @@ def _answer(
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "At most about how many words shall a new text have? As many as yours; more take more time"
+    question = "At most about how many words shall a new text have? As many as such texts usually have"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 

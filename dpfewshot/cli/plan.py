@@ -160,16 +160,25 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
     stages()("asking the model without records")
+    meanings, most = set_up.task.label_descriptions or {}, set_up.plan.settings.shots_per_label
+    subjects = {label: min(most, meanings.get(label, "").count(";") + 1) for label in labels[:shown]}
+    written: dict[str, list[str]] = {label: [] for label in subjects}
     try:
-        made = instruction_only_demonstrations(set_up.task, set_up.backend, labels[:shown], max_tokens=tokens)
+        for shots in set(subjects.values()):  # a text of each subject
+            alike = [label for label in subjects if subjects[label] == shots]
+            for one in instruction_only_demonstrations(
+                set_up.task, set_up.backend, alike, shots=shots, max_tokens=tokens, temperature=0
+            ):
+                written[one.label].append(one.text)
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
     yield f"      without records, and so for nothing, the model writes{some}:"
-    for one in made:
-        yield f"        {on_one_line(one.label)}: {on_one_line(one.text)}"
-    letters = any(_OF_A_LETTER.search(one.text) for one in made)
+    for label, texts in written.items():
+        for text in texts:
+            yield f"        {on_one_line(label)}: {on_one_line(text)}"
+    letters = any(_OF_A_LETTER.search(text) for texts in written.values() for text in texts)
     misread = "; where a label is misread, say what it means in `label_descriptions`"
     yield (
         f"      {'these read like letters or forms; ' * letters}if yours are another kind of text, say so in "

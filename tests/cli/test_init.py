@@ -506,10 +506,20 @@ def test_every_command_runs_without_options(made: Run) -> None:
 def test_a_plan_says_when_texts_without_records_read_like_letters(
     made: Run, monkeypatch: pytest.MonkeyPatch, text: str, letter: bool
 ) -> None:
-    written = [demonstration(text, label) for label in LABELS]
-    monkeypatch.setattr("dpfewshot.baselines.instruction_only_demonstrations", lambda *_, **__: written)
+    monkeypatch.setattr(
+        "dpfewshot.baselines.instruction_only_demonstrations",
+        lambda _task, _backend, labels, *, shots, **_settings: [
+            demonstration(f"{text} {number}".removesuffix(" 0"), label)
+            for number in range(shots)
+            for label in labels
+        ],
+    )
+    told = Path(FILE_NAME).read_text()
+    described = f"[task.label_descriptions]\n{LABELS[0]} = 'one; another; a third'\n\n[records]"
+    Path(FILE_NAME).write_text(told.replace("[records]", described))
     out = made("plan", "--set", "probe_seconds=0.01")[1]
-    assert f"{LABELS[0]}: {text}\n" in out
+    assert f"{LABELS[0]}: {text}\n        {LABELS[0]}: {text} 1\n        {LABELS[1]}: {text}\n" in out
+    assert f"{text} 2" not in out  # two of its three subjects are written about
     assert ("these read like letters or forms; if yours" in out) is letter
 
 
