@@ -98,7 +98,7 @@ _OF_A_LETTER: Final = re.compile(
 )
 
 _TRIED, _TRIED_TOKENS = 10, 40
-"""The most labels that the model writes for without records, and the most tokens: a second or two each."""
+"""The most labels that the model writes for without records, and the most tokens: a second or two a text."""
 
 
 def describe(plan: GenerationPlan, unit: str | None = None) -> str:
@@ -179,12 +179,10 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
         for text in texts:
             yield f"        {on_one_line(label)}: {on_one_line(text)}"
     letters = any(_OF_A_LETTER.search(text) for texts in written.values() for text in texts)
-    misread = "; where a label is misread, say what it means in `label_descriptions`"
+    misread = "; where a label is misread, say what it means in `label_descriptions`" * (not meanings)
     yield (
         f"      {'these read like letters or forms; ' * letters}if yours are another kind of text, say so in "
-        '`instruction`, "a short chat message", in words for all labels'
-        + misread
-        * (set_up.task.label_descriptions is None)
+        f'`instruction`, "a short chat message", in words for all labels{misread}'
     )
 
 

@@ -1,4 +1,6 @@
-"""What only a model writes, and hardly any record: a text that has it stands behind others, or has it not.
+"""What only a model writes, and hardly any record: a text that has it stands behind others.
+
+A long text has no `COURTESIES` unless the records have them.
 
 English phrases, found among candidates of public tasks. How many records of public data sets have one is
 counted in docs/decisions/histogram.md.
@@ -10,11 +12,11 @@ import re
 from typing import Final
 
 _PLACE: Final = re.compile(
-    r"\[|1234|[\U0001f300-\U0001faff]|\bSubject:|\bTicket (?:ID|Number)"
+    r"\[|1234|\bSubject:|\bTicket (?:ID|Number)"
     r"|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
-"""Places for a name or a number, parts of a form, pictures: "Dear [name]", "card 12345678", "Subject:"."""
+"""Places for a name or a number, and parts of a form: "Dear [name]", "card 12345678", "Subject:"."""
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"

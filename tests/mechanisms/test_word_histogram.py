@@ -621,7 +621,7 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
-    words += [" Dr.X", " the Clinic Name", " Thank you 🙏", " Subject: a refund"]
+    words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
     words += [" this encyclopedia entry", " this text describes"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
@@ -642,7 +642,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-8] * 26, *[0] * 5]
+    assert flaws == [0, *[-8] * 25, *[0] * 5]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
