@@ -171,7 +171,7 @@ def _conclude(demonstrations: Demonstrations, project: Project, account: Account
             if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("delete the line of a text that misses its label, without comparing it with records")
+        stages()("delete the line of a text that is off its label or senseless: compare it with no record")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')

@@ -11,8 +11,9 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,9 +55,18 @@ _FROM_NO_RECORD: Final = (
 
 _SUBJECTS: Final = (
     'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, so part '
-    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them, so cover it. '
-    "Abbreviations are asked for in any case"
+    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them, so cover it'
 )
+
+_HOW_MANY: Final = (
+    "How many texts of each label? More cost only time, and let you delete those that are no good"
+)
+
+_SHOTS, _SHOTS_ASKED = 2, 4
+"""Texts of each label, and as proposed to somebody, who may delete those that are no good."""
+
+_ENOUGH: Final = 115
+"""The units of a label times ε from which texts say something of the records (docs/how-to/settings.md)."""
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
@@ -115,7 +125,7 @@ create = true  # the first generate creates the account, with the budget above
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
 
 [settings]  # of a plan
-shots = 2  # demonstrations of each label; more take longer, and cost no more
+shots = {shots}  # demonstrations of each label; more take longer, and cost no more
 max_tokens = {max_tokens}  # the most tokens of a demonstration; more take longer
 {holdout}  # default: 0.2 of the units write nothing, and choose tests on them
 
@@ -157,7 +167,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
       dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" \\
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
-    from dpfewshot.audit.leak import copies
     from dpfewshot.planning.plan import believed
     from dpfewshot.records import read_records
     from dpfewshot.records.reading import columns_of_file
@@ -184,18 +193,13 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     _warn_of_units(given, columns, records, len(labels))
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
-    sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends"
-    meanings = _described(given, labels, sent, yes=yes)
+    sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends to support"
+    meanings = _described(given, labels, sent, partial(_made_up, records), yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
-    given["example"] = example = given["example"] or ""
-    if example and copies(example, records):
-        raise InvalidRecords("the example has the words of a record, and it is in every prompt: make one up")
-    question = (
-        "Will you let `dpfewshot choose` find out later whether the texts help? "
-        f"{percent_text(HOLDOUT)} of the {plural(noun)} are then kept for this test, and write nothing: "
-        "small labels tell less of the records. It takes up to an hour"
+    given["shots"] = (
+        _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
-    given["holdout"] = HOLDOUT if yes or click.confirm(question, default=True, err=True) else 0
+    given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun))
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
@@ -293,22 +297,51 @@ def _answer(
         given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
 
 
+def _asked_holdout(records: Records, units: str) -> float:
+    """The share of units that write nothing. How many a label has is public, as in `plan`."""
+    from dpfewshot.records.units import units_by_label
+
+    sizes = [len(members) for members in units_by_label(records).values()]
+    takes = ", ".join(f"{math.ceil(_ENOUGH / epsilon)} at epsilon {epsilon}" for epsilon in (1, 2, 4))
+    question = (
+        f"A label has {min(sizes)} to {max(sizes)} {units}. For texts that say something of them it takes "
+        f"about {takes}. Will you let `dpfewshot choose` find out later whether the texts help? "
+        f"{percent_text(HOLDOUT)} of the {units} are then kept for this test, and write nothing. It takes up "
+        "to an hour"
+    )
+    return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
+
+
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "At most about how many words shall a new text have? As many as such texts usually have"
+    question = (
+        "About how many words do such texts usually have? New ones have at most so many. The number proposed "
+        "is not read from yours"
+    )
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 
 
-def _described(given: dict[str, Any], labels: Sequence[str], sent: str, *, yes: bool) -> dict[str, str]:
-    """Ask what a text is, and what labels mean: those that are abbreviations or numbers in any case."""
+def _described(
+    given: dict[str, Any], labels: Sequence[str], sent: str, made_up: Callable[[str], str], *, yes: bool
+) -> dict[str, str]:
+    """Ask what a text is, and what labels mean: those that are abbreviations or numbers in any case.
+
+    `made_up` refuses an example that has the words of a record.
+    """
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
-        f'What is a text? Name its kind, and its parts if all have them: "{sent}", "a news item: a headline '
-        'and a sentence". A mere "message" may become a letter, a "ticket" a form'
+        "What is a text? Say its kind, who writes it and to whom, and its parts if all have them, as in "
+        f'"{sent}" or "a news item: a headline and a sentence". A mere "message" may become a letter, a '
+        '"ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
+    question = "Make one up, in the style of such texts, about nobody and no label; Enter to skip"
+    asks = given["example"] is None and not yes
+    given["example"] = made_up(given["example"] or "")
+    if asks:
+        given["example"] = click.prompt(question, "", value_proc=made_up, err=True)
     asked = [label for label in labels if label.isupper() or label.isdigit()]
     if yes:
         if asked:
@@ -373,6 +406,17 @@ def _printable(words: str) -> str:
     if on_one_line(words) != words:
         raise click.UsageError("there are characters that are not printable")
     return words
+
+
+def _made_up(records: Records, example: str) -> str:
+    """Refuse an example with the words of a record; it is asked for again."""
+    from dpfewshot.audit.leak import copies
+
+    if example and copies(example, records):
+        raise click.UsageError(
+            "the example has the words of a record, and it is in every prompt: make one up"
+        )
+    return _printable(example)
 
 
 def _above_zero(epsilon: str) -> float:

@@ -181,8 +181,9 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     letters = any(_OF_A_LETTER.search(text) for texts in written.values() for text in texts)
     misread = "; where a label is misread, say what it means in `label_descriptions`" * (not meanings)
     yield (
-        f"      {'these read like letters or forms; ' * letters}if yours are another kind of text, say so in "
-        f'`instruction`, "a short chat message", in words for all labels{misread}'
+        f"      {'these read like letters or forms; ' * letters}if yours are of another kind, or by or to "
+        "somebody else, say in `instruction` what is written, who writes it and to whom, in words for all "
+        f"labels{misread}. Where records say little, generate writes like this: mend it first"
     )
 
 

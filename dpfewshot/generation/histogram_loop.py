@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Final, cast
 
@@ -36,6 +37,7 @@ from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLo
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
+    COMMONEST,
     ENDS,
     EXPECTING,
     FIRST,
@@ -102,7 +104,7 @@ class _Style:
         named: whether it names somebody or something.
         prompted: what it has from its prompt if it says it: the length, and the label's field.
         prompt: the words of its prompt, in lower case, which name nobody.
-        courtesies: tokens of phrases that it does not fill up with.
+        unsaid: tokens of phrases that it does not have.
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class _Style:
     named: bool = False
     prompted: tuple[str, ...] = ()
     prompt: frozenset[str] = frozenset()
-    courtesies: Sequence[list[int]] = ()
+    unsaid: Sequence[list[int]] = ()
 
     @property
     def least(self) -> int:
@@ -319,26 +321,42 @@ class HistogramLoop(TokenLoop):
     def _style(self, histogram: Histogram, max_tokens: int, prompt: Sequence[int] = ()) -> _Style:
         length = self._one_of(histogram.usual_lengths)
         words = None if length is None else min(length, max(1, max_tokens * 3 // 4))
-        said = {self._spelled(word).strip() for word in histogram.words}
+        said = {self._spelled(word).strip() for word in histogram.words.keys() | histogram.firsts.keys()}
         named = self.label_field if self.label_field.lower() not in said else ""
         prompted = tuple(each for each in (named, str(words or "")) if each)
         lower = histogram.in_lower_case
         marks = histogram.ends_with_marks and not lower  # which counts those without a mark
         has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
-        said_before = frozenset(WORD.findall(self.backend.detokenize(prompt).lower()))
-        theirs = {word.lower() for word in said}
-        courtesies = [
-            tokens for each, tokens in self._courtesies() if theirs.isdisjoint(each.lower().split())
-        ]
-        return _Style(
-            self._gains(histogram), words, marks, lower, has_name, prompted, said_before, courtesies
+        said_before = Counter(WORD.findall(self.backend.detokenize(prompt).lower()))
+        style = _Style(
+            self._gains(histogram), words, marks, lower, has_name, prompted, frozenset(said_before)
         )
+        phrases = self._with_tokens(COURTESIES) if style.has_sentences else []
+        theirs = {word.lower() for word in said}
+        unsaid = [
+            tokens
+            for each, tokens in (*phrases, *self._of_example(said_before))
+            if theirs.isdisjoint(each.lower().split())
+        ]
+        return replace(style, unsaid=unsaid)
 
-    def _courtesies(self) -> list[tuple[str, list[int]]]:
-        """Courtesies with their tokens, which are asked for once: a server is slow."""
+    def _of_example(self, prompt: Counter[str]) -> list[tuple[str, list[int]]]:
+        """What the made-up example alone is about: the words that its prompt has nowhere else, with tokens.
+
+        Common and short words are left out.
+        """
+        words = WORD.findall(self.layout.example)
+        elsewhere = prompt - Counter(word.lower() for word in words)
+        subject = {word for word in words if len(word) > _SHORTEST and word.lower() not in elsewhere}
+        forms = sorted(form for word in subject for form in {word, word.lower(), word.capitalize()})
+        told = self._with_tokens(tuple(forms))
+        return [(word, tokens) for word, tokens in told if len(tokens) > 1 or tokens[0] >= COMMONEST]
+
+    def _with_tokens(self, phrases: tuple[str, ...]) -> list[tuple[str, list[int]]]:
+        """Phrases with their tokens, which are asked for once: a server is slow."""
         return self.backend.known(
-            "courtesies",
-            lambda: [(each, one) for each in COURTESIES for one in tokenized([f" {each}"], self.backend)],
+            ("phrases", phrases),
+            lambda: [(each, one) for each in phrases for one in tokenized([f" {each}"], self.backend)],
         )
 
     def _hint(self, words: int | None) -> list[int]:
@@ -407,7 +425,7 @@ class HistogramLoop(TokenLoop):
         for word, gain in style.gains.items():
             if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
-        weighed[ending(style.courtesies, one.tokens) if style.has_sentences else []] = -np.inf
+        weighed[ending(style.unsaid, one.tokens)] = -np.inf
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
         if style.named and not any(self._is_a_name(token, style) for token in one.tokens[1:]):

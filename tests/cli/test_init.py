@@ -148,7 +148,7 @@ def test_without_a_word_on_the_texts_their_column_stands_for_it(command: Run) ->
     _, out, err = command("init", "tickets.csv", "--yes")
     assert "the model is told: Write the body, of the given topic.\n" in out
     assert err.startswith("warning: without --texts-are the model guesses")
-    assert err.endswith('say "a chat message that a customer sends"\n')
+    assert err.endswith('say "a chat message that a customer sends to support"\n')
 
 
 @pytest.mark.parametrize(
@@ -294,14 +294,19 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
     assert err.startswith(says)
 
 
-@pytest.mark.parametrize(("answer", "kept"), [("", 0.2), ("n", 0)])
-def test_records_are_kept_for_choose_unless_somebody_says_no(
+@pytest.mark.parametrize(("answer", "kept"), [("y", 0.2), ("n", 0)])
+def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbers(
     command: Run, answers: Callable[[str], None], answer: str, kept: float
 ) -> None:
-    """Whatever the records are, as with --yes: the file tells nothing of them."""
-    answers(f"\n\n\ny\n{PHRASE}\nn\n\n{answer}\n1.5\npackaged\n")
-    status, out, _ = command("init", "tickets.csv")
-    assert (status, dpf.load().project.holdout) == (0, kept)
+    """Enter alone decides nothing, so the file tells nothing of the records."""
+    copied = support_tickets()[3].text
+    answers(f"\n\n\ny\n{PHRASE}\n{copied}\n{EXAMPLE}\nn\n\n3\n\n{answer}\n1.5\npackaged\n")
+    status, out, err = command("init", "tickets.csv")
+    assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
+    assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
+    sizes = [one.population for one in dpf.load().synthesizer().plan.strata]
+    assert err.count(f"A label has {min(sizes)} to {max(sizes)} customers.") == 2
+    assert "about 115 at epsilon 1, 58 at epsilon 2, 29 at epsilon 4." in err
     told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
     assert told in out
 
@@ -358,7 +363,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\nn\n0\n30\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n")
+    answers(
+        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\nn\n0\n30\n\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n"
+    )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 5
@@ -370,19 +377,19 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
-    assert "2 texts of at most about 30 words for each label" in out
+    assert "4 texts of at most about 30 words for each label" in out
     assert "0 is not in the range 1<=x<=1000" in err
 
 
 def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
     tickets = Path("tickets.csv")
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\nn\na parcel that is "late"\n\n\nn\n1.5\npackaged\n')
+    answers(f'\n\n\ny\n{PHRASE}\n\nn\na parcel that is "late"\n\n\n\nn\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
     assert dpf.load().project.holdout == 0
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n\nto pay less\n\n\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\nto pay less\n\n\n\n\n\ny\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
     assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 5)
     assert err.count("what is chosen by reading them is outside the guarantee") == 1
@@ -396,7 +403,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\nn\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\nn\n\n\ny\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -407,7 +414,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\nn\n\n\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\nn\n\n\ny\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column of whom a record is about")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -439,7 +446,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\nn\n\n\n\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\nn\n\n\ny\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,

@@ -723,6 +723,35 @@ def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_th
     assert any("me let" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("task", "theirs", "commonest", "said"),
+    [
+        ("Write. | the jumper broke", (), 0, {"lamp"}),
+        ("Write. | the Jumper broke", (), 0, {"lamp"}),
+        ("Write of a jumper. | the jumper broke", (), 0, {"jumper", "lamp"}),
+        ("Write. | the jumper broke", (" broke",), 0, {"broke", "lamp"}),
+        ("Write. | the jumper broke", (), 3, {"jumper", "broke", "lamp"}),
+        ("Write. | ", (), 0, {"jumper", "broke", "lamp"}),
+    ],
+)
+def test_a_text_takes_no_subject_from_the_made_up_example(monkeypatch, task, theirs, commonest, said):
+    """Unless its prompt or the records have the word, too, or it is a common one, which says no subject."""
+    instruction, example = task.split(" | ")
+    vocabulary = [" jumper", " broke", " lamp", "\n"]
+    model = dpf.backends.Scripted(vocabulary, lambda _: [0.3, 0.3, 0.3, 0.1], end_token_ids={3})
+    monkeypatch.setattr(histogram_loop, "COMMONEST", commonest)
+    monkeypatch.setattr(model, "detokenize", lambda tokens: type(model).detokenize(model, tokens) or task)
+    layout = replace(SUPPORT_TICKETS, instruction=instruction, example=example, no_repeat_ngram_size=0).layout
+    loop = HistogramLoop(model, layout)
+    counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, [0.0] * 16, [1.0] * 4, {})
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = TextRequest(None, None, None, None, prompts, 40, [])
+    style = loop._style(counted, 40)  # noqa: SLF001
+    begun = [_Candidate(loop.draft([2])) for _ in range(20)]
+    texts = [one.text for one in loop._written(begun, request, style)]  # noqa: SLF001
+    assert set(" ".join(texts).split()) == said
+
+
 @pytest.mark.parametrize("lower", [False, True])
 def test_only_a_long_text_has_several_sentences(lower):
     """In small letters it has none: records without capital letters have no marks."""
