@@ -337,7 +337,7 @@ def _described(
         '"ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
-    question = "Make one up, in the style of such texts, about nobody and no label; Enter to skip"
+    question = "If texts are short, make one up in their style, about nobody and no label; Enter to skip"
     asks = given["example"] is None and not yes
     given["example"] = made_up(given["example"] or "")
     if asks:
