@@ -3,7 +3,7 @@
     dpfewshot model get qwen-1.5b
     python -m bench.default DATA     # three hours and more on two cores; an interrupted run resumes
 
-Two demonstrations of each label, as in the file that `init` writes. Qwen2.5-Coder 1.5B writes them and labels the
+Two demonstrations of each label, as in the file that `init --yes` writes. Qwen2.5-Coder 1.5B writes them and labels the
 test texts.
 """
 

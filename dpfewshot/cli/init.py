@@ -55,7 +55,7 @@ _FROM_NO_RECORD: Final = (
 
 _SUBJECTS: Final = (
     'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, so part '
-    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them, so cover it'
+    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them'
 )
 
 _HOW_MANY: Final = (
@@ -65,8 +65,8 @@ _HOW_MANY: Final = (
 _SHOTS, _SHOTS_ASKED = 2, 4
 """Texts of each label, and as proposed to somebody, who may delete those that are no good."""
 
-_ENOUGH: Final = 115
-"""The units of a label times ε from which texts say something of the records (docs/how-to/settings.md)."""
+ENOUGH: Final = {1: 106, 2: 57, 4: 31}
+"""By ε, the units of a label from which `plan` does not warn that its texts say little of them."""
 
 _COMMON: Final = 5
 """The least number of records of a label that nobody confirms."""
@@ -200,7 +200,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
     given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun))
-    odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in (1, 2, 4))
+    odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
     question = (
         f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
         f"that a given one is there becomes at most {odds} sure. For health, money or the like begin at 1"
@@ -302,12 +302,13 @@ def _asked_holdout(records: Records, units: str) -> float:
     from dpfewshot.records.units import units_by_label
 
     sizes = [len(members) for members in units_by_label(records).values()]
-    takes = ", ".join(f"{math.ceil(_ENOUGH / epsilon)} at epsilon {epsilon}" for epsilon in (1, 2, 4))
+    takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
+    has = f"A label has {min(sizes)} to {max(sizes)} {units}"
+    click.echo(f"{has}. For texts that say something of them it takes {takes}", err=True)
     question = (
-        f"A label has {min(sizes)} to {max(sizes)} {units}. For texts that say something of them it takes "
-        f"about {takes}. Will you let `dpfewshot choose` find out later whether the texts help? "
-        f"{percent_text(HOLDOUT)} of the {units} are then kept for this test, and write nothing. It takes up "
-        "to an hour"
+        "Will you let `dpfewshot choose` find out later whether the texts help? "
+        f"{percent_text(HOLDOUT)} of the {units} are then kept for this test, and no text is made from them. "
+        "It takes up to an hour"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 
@@ -337,11 +338,14 @@ def _described(
         '"ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
-    question = "If texts are short, make one up in their style, about nobody and no label; Enter to skip"
+    question = (
+        "If such texts are short, type one that you make up, in their style, about nobody, and on a subject "
+        "of no label; Enter to skip"
+    )
     asks = given["example"] is None and not yes
     given["example"] = made_up(given["example"] or "")
     if asks:
-        given["example"] = click.prompt(question, "", value_proc=made_up, err=True)
+        given["example"] = click.prompt(question, "", value_proc=made_up, show_default=False, err=True)
     asked = [label for label in labels if label.isupper() or label.isdigit()]
     if yes:
         if asked:

@@ -10,13 +10,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dpfewshot as dpf
-from dpfewshot.cli import audit
+from dpfewshot.cli import audit, init
 from dpfewshot.cli.project_file import FILE_NAME
+from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
 from tests.support.commands import Run, Terminal
@@ -305,10 +307,23 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
     sizes = [one.population for one in dpf.load().synthesizer().plan.strata]
-    assert err.count(f"A label has {min(sizes)} to {max(sizes)} customers.") == 2
-    assert "about 115 at epsilon 1, 58 at epsilon 2, 29 at epsilon 4." in err
+    assert f"A label has {min(sizes)} to {max(sizes)} customers. For texts" in err
+    assert "it takes 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
     told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
     assert told in out
+
+
+@pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
+def test_so_many_units_as_it_says_are_enough_for_plan_and_no_fewer(epsilon: int, units: int) -> None:
+    for number, warned in ((units, False), (units - 1, True)):
+        plan = dpf.Synthesizer(
+            replace(SUPPORT_TICKETS, labels=("Refund",)),
+            [one for one in support_tickets() if one.label == "Refund"][:number],
+            Desk(),
+            budget=dpf.PrivacyBudget(epsilon=epsilon, delta=1e-5),
+        ).plan
+        assert plan.mechanism == "word-histogram"
+        assert bool(noisy_strata(plan)) is warned
 
 
 def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
