@@ -19,7 +19,7 @@ from dpfewshot.exact import choice as exact_choice
 from dpfewshot.mechanisms import Draws, InvisibleInk, PrivatePrediction, ReportNoisyMax, RowChange
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value, release_law, softmax
 
-DRAWS, TOKENS = 60_000, 40_000
+DRAWS, TOKENS = 100_000, 40_000
 SCORES = np.array([0, -40, -3, -100, -3, -150, -20, -1, -60, -300])
 RATE = Fraction(1, 50)
 

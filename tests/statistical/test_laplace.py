@@ -11,7 +11,7 @@ from dpfewshot import _core
 from dpfewshot.exact.choice import discrete_laplace
 from tests.support.laws import IMPOSSIBLE
 
-DRAWS = 20_000
+DRAWS = 40_000
 
 
 def small_p_value(draws: NDArray[np.int64], rate: float) -> float:

@@ -17,7 +17,7 @@ from dpfewshot.releases.labels import _NoisyMax, _StabilityHistogram, smallest_t
 from dpfewshot.releases.selection import GRID, Noise, best_of, estimate, noisy_counts
 from tests.support.laws import IMPOSSIBLE, noisy_max, p_value
 
-DRAWS = 20_000
+DRAWS = 40_000
 
 RATE = Fraction(1, 2)
 SCORES = [10.0, 8.5, 7.0, 2.0]
@@ -44,7 +44,7 @@ def test_the_choice_is_permute_and_flip_at_the_full_rate() -> None:
 def test_measured_counts_have_discrete_laplace_noise() -> None:
     counts = np.array([[3 * GRID, 0], [7 * GRID, 11]], dtype=np.int64)
     allowed = permit()
-    noise = np.array([noisy_counts(counts, RATE, allowed) - counts / GRID for _ in range(2500)])
+    noise = np.array([noisy_counts(counts, RATE, allowed) - counts / GRID for _ in range(5000)])
     for cell in noise.reshape(-1, 4).T:
         assert stats.kstest(cell, stats.laplace(scale=2).cdf).pvalue > IMPOSSIBLE
 
