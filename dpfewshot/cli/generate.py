@@ -148,14 +148,18 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
 
 
 def _confirm(synthesizer: Synthesizer) -> None:
-    """Ask on a terminal whether to spend the budget where most texts will say little; not with --quiet."""
+    """Ask on a terminal whether to spend the budget, which nothing gives back; not with --quiet."""
     from dpfewshot.planning.plan import noisy_strata
 
     plan, account = synthesizer.plan, synthesizer.account
-    if 2 * len(noisy_strata(plan)) <= len(plan.strata) or click.get_current_context().params["quiet"]:
+    if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
-    question = "the texts of most labels will say little of the records: spend the budget all the same?"
-    if sys.stdin.isatty() and sys.stderr.isatty() and not click.confirm(question, err=True):
+    little = 2 * len(noisy_strata(plan)) > len(plan.strata)
+    question = f"what is spent stays spent: spend epsilon {epsilon_text(plan.epsilon)} on texts like this?"
+    if little:
+        question = "the texts of most labels will say little of the records: spend the budget all the same?"
+    at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if at_terminal and not click.confirm(question, default=not little, err=True):
         more = ""
         if account is not None and account.durable:
             most = amount_text(account.budget.epsilon)

@@ -319,6 +319,15 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
         f"{on_one_line(found['file'])}: {'verified' if found['verified'] else 'NOT VERIFIED'}, "
         f"{counted(found['demonstrations'], 'demonstration')}"
     )
+    for account in found["accounts"]:
+        spent, dataset = account["together"], account["dataset"]
+        costs = [one["cost"] for one in found["entries"] if one["dataset"] == dataset and one["cost"]]
+        largest = spent["epsilon"] < sum(one["epsilon"] for one in costs)
+        yield (
+            f"  account {on_one_line(dataset)}: together they cost {_exactly(spent)}"
+            f"{_LARGEST if largest else ''}; {account['holds_for']}; chain tip {account['chain_tip']}"
+        )
+        yield from (f"    {on_one_line(problem)}" for problem in account["problems"])
     shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in found["entries"]:
         lines, dataset = counted(entry["demonstrations"], "demonstration"), on_one_line(entry["dataset"])
@@ -336,15 +345,6 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
                 for name, told in shown.items():
                     yield f"    {name}: {on_one_line(told or 'unknown')}"
         yield from (f"    {on_one_line(problem)}" for problem in entry["problems"])
-    for account in found["accounts"]:
-        spent, dataset = account["together"], account["dataset"]
-        costs = [one["cost"] for one in found["entries"] if one["dataset"] == dataset and one["cost"]]
-        largest = spent["epsilon"] < sum(one["epsilon"] for one in costs)
-        yield (
-            f"  account {on_one_line(dataset)}: {account['holds_for']}; these entries together cost "
-            f"{_exactly(spent)}{_LARGEST if largest else ''}, chain tip {account['chain_tip']}"
-        )
-        yield from (f"    {on_one_line(problem)}" for problem in account["problems"])
     if found["without_certificate"]:
         yield f"  {found['without_certificate']} without a certificate: from a baseline, or removed"
     if found["without_ledger"]:

@@ -149,23 +149,27 @@ def on_terminals(monkeypatch: pytest.MonkeyPatch, names: str, answers: str = "")
 @pytest.mark.parametrize(
     ("terminals", "further", "status"),
     [
+        ("stdin stderr", "--epsilon 100", 130),
         ("stdin stderr", "", 130),
         ("stdin stderr", "--ledger sqlite:///budget.db --dataset towns --set create=true", 130),
         ("stdin stderr", "--ledger sqlite:///budget.db --dataset towns --set create=true --resume", 130),
         ("stdin stderr", "--quiet", 0),
-        ("stdin stderr", "--epsilon 100", 0),
+        ("stdin stderr", "--epsilon 100 --quiet", 0),
+        ("stdin stderr", "--epsilon inf", 0),
         ("stdin", "", 0),
         ("stderr", "", 0),
     ],
 )
-def test_who_is_at_a_terminal_is_asked_before_noise_is_paid_for(
+def test_who_is_at_a_terminal_is_asked_before_anything_is_spent(
     command: Run, monkeypatch: pytest.MonkeyPatch, terminals: str, further: str, status: int
 ) -> None:
     on_terminals(monkeypatch, terminals, "n\n")
     found, _, err = command("generate", *NOISY, *further.split(), "--output", "demos.jsonl")
-    asked = "spend the budget all the same? [y/N]" in err
+    noisy, much = "spend the budget all the same? [y/N]" in err, "on texts like this? [Y/n]" in err
+    asked = noisy or much
     assert (found, asked, Path("demos.jsonl").exists()) == (status, status == 130, status == 0)
-    assert not asked or err.count("anything of the records") == 1  # not said twice
+    assert not asked or much is ("100" in further)
+    assert not noisy or err.count("anything of the records") == 1  # not said twice
     assert ("nothing is spent" in err) is asked
     more = "nothing is spent; for more than the account's epsilon 1, dpfewshot ledger change-budget"
     assert (more in err) is (asked and "--ledger" in further)
@@ -184,7 +188,7 @@ def test_noise_is_asked_about_if_it_is_in_more_than_half_of_the_labels(
     on_terminals(monkeypatch, "stdin stderr", "y\n")
     further = ("--label", "Number", *("--label", "Person") * (few == 2))
     status, out, err = command("generate", *NOISY, *further)
-    assert (status, len(out.splitlines()), "[y/N]" in err) == (0, 1 + few, asked)
+    assert (status, len(out.splitlines()), "[y/N]" in err, "[Y/n]" in err) == (0, 1 + few, asked, not asked)
 
 
 @pytest.mark.usefixtures("towns")
