@@ -46,7 +46,7 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
-_WHOM: Final = f"Column of whom a record is about (customer, patient); {NONE}: protect each record alone"
+_WHOM: Final = f"Column that says whose record it is (customer, patient); {NONE}: protect each record alone"
 
 _FROM_NO_RECORD: Final = (
     "What you describe now is in every prompt, and public. Write it, and mend it later, without reading the "
@@ -75,7 +75,7 @@ _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
 _FEW_UNITS: Final = 10
-"""Units for each label below which their column is hardly that of whom a record is about."""
+"""Units for each label below which their column is hardly that of whose they are."""
 
 _FEW_LABELS: Final = 12
 """The most labels that are described unless somebody declines: texts of described ones read better."""
@@ -241,9 +241,9 @@ def _in_words(project: Project) -> Iterator[str]:
     whose = "each record is protected alone"
     if data.unit:
         whose = (
-            f"all records of one {data.unit} are protected together; each {noun} counts for one label, drawn "
-            "from those of its records by a hash of its name, and its records of others are not read: so a "
-            f"label has a part of the {plural(noun)}, and a rare one few"
+            f"all records of one {data.unit} are protected together. Each {noun} counts for one of its "
+            f"labels, drawn by its name, and nothing else of it is read: so labels have fewer {plural(noun)} "
+            "than rows"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield _public(task.labels or ())
@@ -266,7 +266,7 @@ def _in_words(project: Project) -> Iterator[str]:
 def _warn_of_units(
     given: Mapping[str, Any], columns: Mapping[str, bool], records: Records, labels: int
 ) -> None:
-    """Warn of a column that hardly says whom a record is about.
+    """Warn of a column that hardly says whose a record is.
 
     On a terminal alone, not in a log, which may travel: one record may decide it.
     """
@@ -275,9 +275,7 @@ def _warn_of_units(
     unit, others = given["unit"], {one: repeats for one, repeats in columns.items() if one != given["text"]}
     guessed, units = _guess("unit", others, confirmed=False), len({one.unit for one in records})
     if unit == NONE and guessed is not None:
-        warn(
-            f"if {guessed} says whom a record is about, name it with --unit: else only a record is protected"
-        )
+        warn(f"if {guessed} says whose record it is, name it with --unit: else only a record is protected")
     elif unit != NONE and units == len(records):
         warn(
             f"no two records have the same {unit}, so it protects one record: if a person has several, name "
@@ -285,7 +283,7 @@ def _warn_of_units(
         )
     elif unit != NONE and units < _FEW_UNITS * labels:
         warn(
-            f"{unit} has few different values: if it is not whom a record is about, name another with --unit"
+            f"{unit} has few different values: if it does not say whose a record is, name another with --unit"
         )
 
 

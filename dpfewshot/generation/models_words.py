@@ -14,16 +14,16 @@ from typing import Final
 _PLACE: Final = re.compile(
     r"\[|1234|\bSubject:|\bTicket (?:ID|Number)"
     r"|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
-    r"|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
+    r"|\bM(?:r|rs|s)\.?(?:/|,)|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
-"""Places for a name or a number, and parts of a form: "Dear [name]", "card 12345678", "Subject:"."""
+"""Places for a name or a number, and parts of a form: "Dear [name]", "Mr./Mrs.", "card 12345678"."""
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|your account)\b",
+    r"|your (?:account|child|daughter|son)|(?:Hi|Hello|Hey|Dear),? (?:mum|mom|dad)(?:my|dy)?)\b",
     re.IGNORECASE,
 )
-"""What a model says for whom it writes to: "How can we help you?", "please contact your bank"."""
+"""What a model says for whom it writes to: "please contact your bank", "Hi, Mommy"."""
 
 _NOT_SHOWN: Final = re.compile(
     r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"

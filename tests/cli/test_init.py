@@ -102,7 +102,9 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot model get qwen-1.5b, then dpfewshot plan\n")
-    assert "each customer counts for one label, drawn from those of its records by a hash of its name" in out
+    assert (
+        "Each customer counts for one of its labels, drawn by its name, and nothing else of it is read" in out
+    )
     assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
@@ -276,9 +278,9 @@ def test_a_unit_that_does_not_repeat_is_warned_of(command: Run, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("unit", "people", "says"),
     [
-        ("customer_id", 49, "warning: customer_id has few different values: if it is not whom"),
+        ("customer_id", 49, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 50, ""),
-        ("none", 50, "warning: if customer_id says whom a record is about, name it with --unit: else"),
+        ("none", 50, "warning: if customer_id says whose record it is, name it with --unit: else"),
     ],
 )
 def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
@@ -431,7 +433,7 @@ def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callab
     write_csv(columns="words desk whose")
     answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\nn\n\n\ny\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("Column of whom a record is about")) == (0, 3)
+    assert (status, err.count("Column that says whose record it is")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
 
 
