@@ -25,6 +25,13 @@ _RECIPIENT: Final = re.compile(
 )
 """What a model says for whom it writes to: "please contact your bank", "Hi, Mommy"."""
 
+_OF_ITS_WRITER: Final = re.compile(
+    r"\b(?:an?|our|the|this) (?:client|customer|user)s? (?:are|has|have|is|needs?|reports?|reported"
+    r"|requests?|requested|seeks?|wants?|was|were|wishes|would)\b",
+    re.IGNORECASE,
+)
+"""What a model says of whoever shall write the text: "The client has requested a refund"."""
+
 _NOT_SHOWN: Final = re.compile(
     r"\b(?:in|from|of|by) (?:the|this) (?:given )?(?:passage|image|picture|paragraph|sentence|text|excerpt)\b"
     r"|\bthe sentence\b",
@@ -52,6 +59,9 @@ COURTESIES: Final = (
 """What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
 
 
+_FLAWS: Final = _PLACE, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LABEL
+
+
 def has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
-    return any(each.search(text) for each in (_PLACE, _RECIPIENT, _NOT_SHOWN, _OF_A_LABEL))
+    return any(each.search(text) for each in _FLAWS)

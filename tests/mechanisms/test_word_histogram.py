@@ -625,7 +625,15 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     words += [" this encyclopedia entry", " this text describes"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
-    words += [" Mr./Mrs.", " Mrs., she", " your daughter", " Hi, Mommy", " Dear dad"]
+    words += [
+        " Mr./Mrs.",
+        " Mrs., she",
+        " your daughter",
+        " Hi, Mommy",
+        " Dear dad",
+        " The client has",
+        " our users report",
+    ]
     words += [
         " this is an artist's description",
         " this article",
@@ -635,6 +643,8 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " Jane Doe",
     ]
     words += [
+        " the client's",
+        " a client of",
         " Mrs. Dad",
         " your kid",
         " Hi, Tom",
@@ -654,7 +664,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-8] * 30, *[0] * 8]
+    assert flaws == [0, *[-8] * 32, *[0] * 10]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
