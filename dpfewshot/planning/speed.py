@@ -46,9 +46,11 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     kept = most if backend.kept_prompts is None else backend.kept_prompts
     probe.answered(1, 1)  # evaluates the prefix, and allocates memory
     if kept and tokens > 1:
-        replace(probe, seconds=0.0).step(1, 1)  # likewise
+        replace(probe, seconds=0.0).step(1, 1, public=counts_words)  # likewise
         whole = probe.first(opening + len(prefix) * counts_words, 1)
-        further = (tokens - 1) * probe.step(opening, CANDIDATES if counts_words else 1, public=True)
+        # candidates follow one prompt, so that only their own tokens are measured
+        each, length = (CANDIDATES, 1) if counts_words else (1, opening)
+        further = (tokens - 1) * probe.step(length, each, public=True)
     else:
         whole, further = 0.0, tokens * probe.first(opening + tokens // 2, 1)
     if counts_words:
