@@ -251,7 +251,8 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
         f"--epsilon {epsilon:g}, where 50 % sure is {percent_text(believed(0.5, epsilon))}": needed.epsilon,
     }
     if any(ways.values()):
-        yield f"      one of these is enough: {'; '.join(way for way, helps in ways.items() if helps)}"
+        yield "      one of these is enough:"
+    yield from (f"        {way}" for way, helps in ways.items() if helps)
     further = ["fewer --shots"] * (settings.shots_per_label > 1 and plan.mechanism != WORD_HISTOGRAM)
     if settings.holdout:
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")

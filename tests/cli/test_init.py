@@ -640,8 +640,8 @@ def test_a_first_line_that_is_a_record_is_not_told(command: Run) -> None:
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
     helps = (
-        r"more data, records of (\d+) customers of each label; --max-tokens (\d+); --epsilon ([\d.]+), "
-        r"where 50 % sure is 5\d.\d %$"
+        r"enough:\n +more data, records of (\d+) customers of each label\n +--max-tokens (\d+)\n"
+        r" +--epsilon ([\d.]+), where 50 % sure is 5\d.\d %$"
     )
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
@@ -664,7 +664,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: 
     assert f"; but the texts of {small} will say hardly anything of the records\n" in out
     assert "warning" not in err
     taken = "".join(f" --label {label}" for label in others)
-    assert f"the other labels alone, which lose nothing by it:{taken}; more data, records of " in out
+    assert f"the other labels alone, which lose nothing by it:{taken}\n        more data, records of " in out
     assert out.splitlines()[-1].startswith("next: dpfewshot generate if that is good enough, which spends")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
