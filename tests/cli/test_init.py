@@ -336,7 +336,7 @@ def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
     status, out, err = command(*words)
     assert status == 0
-    assert "each patient counts for one label, drawn from those of its records" in out
+    assert "Each patient counts for one of its labels, drawn by its name" in out
     assert not re.search("30|31", out + err)
 
 
