@@ -155,7 +155,7 @@ def _confirm(synthesizer: Synthesizer) -> None:
     if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
     little = 2 * len(noisy_strata(plan)) > len(plan.strata)
-    question = f"what is spent stays spent: spend epsilon {epsilon_text(plan.epsilon)} on texts like this?"
+    question = f"what is spent stays spent: spend epsilon {epsilon_text(plan.epsilon)} on these texts?"
     if little:
         question = "the texts of most labels will say little of the records: spend the budget all the same?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()

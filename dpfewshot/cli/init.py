@@ -242,8 +242,8 @@ def _in_words(project: Project) -> Iterator[str]:
     if data.unit:
         whose = (
             f"all records of one {data.unit} are protected together. Each {noun} counts for one of its "
-            f"labels, drawn by its name, and nothing else of it is read: so labels have fewer {plural(noun)} "
-            "than rows"
+            f"labels, drawn by its name, and nothing else of it is read: so a label may have fewer "
+            f"{plural(noun)} than rows"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield _public(task.labels or ())
@@ -278,8 +278,8 @@ def _warn_of_units(
         warn(f"if {guessed} says whose record it is, name it with --unit: else only a record is protected")
     elif unit != NONE and units == len(records):
         warn(
-            f"no two records have the same {unit}, so it protects one record: if a person has several, name "
-            "the column of the person with --unit"
+            f"no two records have the same {unit}, so each record is protected alone: right if nobody has "
+            "several; else name the column of the person with --unit"
         )
     elif unit != NONE and units < _FEW_UNITS * labels:
         warn(
@@ -299,10 +299,10 @@ def _asked_holdout(records: Records, units: str) -> float:
     """The share of units that write nothing. How many a label has is public, as in `plan`."""
     from dpfewshot.records.units import units_by_label
 
-    sizes = [len(members) for members in units_by_label(records).values()]
+    sizes = sorted({len(members) for members in units_by_label(records).values()})
     takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
-    has = f"A label has {min(sizes)} to {max(sizes)} {units}"
-    click.echo(f"{has}. For texts that say something of them it takes {takes}", err=True)
+    has = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
+    click.echo(f"A label has {has} {units}. For texts that say something of them it takes {takes}", err=True)
     question = (
         "Will you let `dpfewshot choose` find out later whether the texts help? "
         f"{percent_text(HOLDOUT)} of the {units} are then kept for this test, and no text is made from them. "

@@ -272,7 +272,7 @@ def test_a_unit_that_does_not_repeat_is_warned_of(command: Run, monkeypatch: pyt
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     status, _, err = command(*given)
     assert (status, err.count("\n")) == (0, 1)
-    assert err.startswith("warning: no two records have the same number, so it protects one record")
+    assert err.startswith("warning: no two records have the same number, so each record is protected alone")
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     status, out, err = command("init", "tickets.csv")
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
-    sizes = [one.population for one in dpf.load().synthesizer().plan.strata]
-    assert f"A label has {min(sizes)} to {max(sizes)} customers. For texts" in err
+    [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
+    assert f"A label has {size} customers. For texts" in err
     assert "it takes 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
     told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
     assert told in out
@@ -511,7 +511,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
     assert told["verify"].startswith("demos.jsonl: verified, 10 demonstrations\n")
-    assert "(of those with other records the largest counts, not the sum)" in told["verify"]
+    assert "(the largest of entries with disjoint records counts, not their sum)" in told["verify"]
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
     )
