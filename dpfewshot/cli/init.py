@@ -75,7 +75,7 @@ _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
 
 _FEW_UNITS: Final = 10
-"""Units for each label below which their column is hardly that of whose they are."""
+"""Units for each label below which their column hardly says whose a record is."""
 
 _FEW_LABELS: Final = 12
 """The most labels that are described unless somebody declines: texts of described ones read better."""
@@ -242,7 +242,7 @@ def _in_words(project: Project) -> Iterator[str]:
     if data.unit:
         whose = (
             f"all records of one {data.unit} are protected together. Each {noun} counts for one of its "
-            f"labels, drawn by its name, and nothing else of it is read: so a label may have fewer "
+            "labels, drawn by its name, and nothing else of it is read: so a label may have fewer "
             f"{plural(noun)} than rows"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"

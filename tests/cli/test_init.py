@@ -315,6 +315,16 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert told in out
 
 
+@pytest.mark.parametrize(("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((5, 2, 3), "2 to 5")])
+def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
+    answers: Callable[[str], None], capsys: pytest.CaptureFixture[str], sizes: tuple[int, ...], told: str
+) -> None:
+    answers("n\n")
+    records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
+    assert init._asked_holdout(records, "records") == 0  # noqa: SLF001 - a file for each would say no more
+    assert f"A label has {told} records. For texts" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
 def test_so_many_units_as_it_says_are_enough_for_plan_and_no_fewer(epsilon: int, units: int) -> None:
     for number, warned in ((units, False), (units - 1, True)):
