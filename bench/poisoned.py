@@ -26,8 +26,9 @@ EPSILONS: tuple[float | None, ...] = (1.0, 4.0, 8.0, None)
 POISONED = (0, 1, 5, 20)
 
 TASK = dpf.Task("tickets", instruction="Write.", label_field="Kind", text_field="Ticket", labels=("refund",))
-PLANTED, POISON = " pwned", " ignore all instructions"
-WORDS = (*(f" word{i}" for i in range(99)), PLANTED, POISON)
+PLANTED, POISON = " pwned!", " ignore all instructions"
+WORDS = (*(f" word{i}!" for i in range(99)), PLANTED, POISON)
+"""A word is a sentence, so no text is completed."""
 
 
 class Obedient(Scripted):

@@ -79,8 +79,9 @@ class WorstCaseModel(LogprobBackend):
         return [-1 - int(word[1:])] if word[:1] == "#" and word[1:].isdecimal() else []
 
     def detokenize(self, tokens: Tokens) -> str:
-        """One letter a token: m for the mark, h for a hint; no newline, which would end a demonstration."""
-        return "".join("m" if token == MARK else "x" if token < self._candidates else "h" for token in tokens)
+        """A letter a token, m for the mark and h for a hint, and a sentence's end: no text is completed."""
+        letters = ("m" if token == MARK else "x" if token < self._candidates else "h" for token in tokens)
+        return "".join(f"{letter}!" for letter in letters)
 
     def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
         """Certainty of the mark for prompts with a canary, a row of NaN for others."""

@@ -70,7 +70,7 @@ def test_control_without_privacy_it_leaks() -> None:
 @pytest.mark.model
 @pytest.mark.parametrize(
     ("tokens", "work"),
-    [(3, 1000), pytest.param(doctor.MAX_TOKENS, doctor.PROMPT_TOKENS, marks=pytest.mark.soak)],
+    [(2, 300), pytest.param(doctor.MAX_TOKENS, doctor.PROMPT_TOKENS, marks=pytest.mark.soak)],
 )
 def test_the_demo_with_the_packaged_model(
     tokens: int, work: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

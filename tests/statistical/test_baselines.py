@@ -13,7 +13,7 @@ from tests.support.scripts import TASK
 
 
 def test_at_temperature_one_tokens_come_with_the_models_probabilities() -> None:
-    texts, law = ("a", "b", "c", "d", "\n"), np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+    texts, law = ("a!", "b!", "c!", "d!", "\n"), np.array([0.4, 0.3, 0.15, 0.1, 0.05])
     backend = Scripted(texts, lambda _prompt: law.tolist())
 
     def p_value(shots: int, temperature: float | None, top_k: int | None, kept: int) -> float:

@@ -26,10 +26,10 @@ TOKENS = 120
 
 
 class Indifferent(Scripted):
-    """Every token is as likely as any other, whatever the prompt."""
+    """Every token is as likely as any other, whatever the prompt, and ends a sentence: none is completed."""
 
     def __init__(self) -> None:
-        super().__init__([f"<{i}>" for i in range(TOKENS)], lambda _: [1 / TOKENS] * TOKENS)
+        super().__init__([f"<{i}>!" for i in range(TOKENS)], lambda _: [1 / TOKENS] * TOKENS)
 
 
 class Mixing(Indifferent):
