@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 RAW = ROOT / "bench" / "results"
 TABLES = {
     "README.md": readme.TABLES,
+    "docs/decisions/histogram.md": readme.ALL_TEXTS,
     "docs/comparison.md": comparison.TABLES,
     "docs/results/poisoned.md": poisoned.TABLES,
     **pages.PAGES,
