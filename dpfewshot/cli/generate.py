@@ -155,9 +155,11 @@ def _confirm(synthesizer: Synthesizer) -> None:
     if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
     little = 2 * len(noisy_strata(plan)) > len(plan.strata)
-    question = f"what is spent stays spent: spend epsilon {epsilon_text(plan.epsilon)} on these texts?"
+    question = (
+        f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on these texts?"
+    )
     if little:
-        question = "the texts of most labels will say little of the records: spend the budget all the same?"
+        question = "the texts of most labels will say little of the records: spend the budget anyway?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if at_terminal and not click.confirm(question, default=not little, err=True):
         more = ""
@@ -175,14 +177,14 @@ def _conclude(demonstrations: Demonstrations, project: Project, account: Account
             if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("delete the line of a text that is off its label or senseless: compare it with no record")
+        stages()("delete lines of texts that you would not use, by how they read: compare none with a record")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
         if share := project.holdout:
-            kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))}, which wrote nothing"
+            kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))} that are kept for it"
             stages()(
-                f"next: dpfewshot choose, which tells whether they help: on {kept}, at no further cost. It "
+                f"next: dpfewshot choose tests whether they help, on the {kept}, at no further cost; it "
                 "takes up to an hour"
             )
 

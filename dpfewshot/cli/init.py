@@ -49,18 +49,16 @@ _NAMES: Final[Mapping[str, str]] = {
 _WHOM: Final = f"Column that says whose record it is (customer, patient); {NONE}: protect each record alone"
 
 _FROM_NO_RECORD: Final = (
-    "What you describe now is in every prompt, and public. Write it, and mend it later, without reading the "
-    "records: what is chosen by reading them is outside the guarantee"
+    "Your next answers become part of every prompt, so they are public. Give them, and change them later, "
+    "without reading the records: what is chosen by reading them is outside the guarantee"
 )
 
 _SUBJECTS: Final = (
-    'In a few words, such as "a lost key; an extra key; a broken lock": texts take turns with these, so part '
-    'them by semicolons, not by "or". Prompts with the texts explain the label by all of them'
+    'In a few words, such as "a lost key; an extra key; a broken lock". Each text is about one of these, in '
+    "turn, so separate them by semicolons; prompts explain the label by all of them"
 )
 
-_HOW_MANY: Final = (
-    "How many texts of each label? More cost only time, and let you delete those that are no good"
-)
+_HOW_MANY: Final = "How many texts of each label? More take only time, and let you delete the bad ones"
 
 _SHOTS, _SHOTS_ASKED = 2, 4
 """Texts of each label, and as proposed to somebody, who may delete those that are no good."""
@@ -202,8 +200,9 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun))
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
     question = (
-        f"Epsilon: how much all texts together may tell of one {noun}; less protects more. Who was 50 % sure "
-        f"that a given one is there becomes at most {odds} sure. For health, money or the like begin at 1"
+        f"Epsilon limits what all texts together may tell about one {noun}; a smaller one protects more. "
+        f"Somebody 50 % sure that a given {noun} is in the data becomes at most {odds} sure. For health or "
+        "money, start at 1"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
     better = recommended()
@@ -242,25 +241,27 @@ def _in_words(project: Project) -> Iterator[str]:
     if data.unit:
         whose = (
             f"all records of one {data.unit} are protected together. Each {noun} counts for one of its "
-            "labels, drawn by its name, and nothing else of it is read: so a label may have fewer "
-            f"{plural(noun)} than rows"
+            f"labels alone, so a label may have fewer {plural(noun)} than rows"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield _public(task.labels or ())
     yield f"the model is told: {task.instruction}"
     sure, unlikely = (percent_text(believed(prior, epsilon)) for prior in (0.5, 0.01))
     yield (
-        f"epsilon {epsilon:g} for all texts together: who was 50 % sure that a given {noun} is there becomes "
-        f"at most {sure} sure, and who was 1 % sure {unlikely}, apart from an allowance of at most 1e-5"
+        f"epsilon {epsilon:g} for all texts together: somebody 50 % sure that a given {noun} is in the data "
+        f"becomes at most {sure} sure, somebody 1 % sure at most {unlikely}, apart from an allowance of at "
+        "most 1e-5"
     )
     yield (
         f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
-        "words for each label: generate spends all of epsilon, so change their number and length before it"
+        "words for each label: generate spends the whole budget, so change number and length before"
     )
-    kept = f"{percent_text(project.holdout)} of the {plural(noun)} write nothing: `dpfewshot choose` tests"
+    kept = (
+        f"{percent_text(project.holdout)} of the {plural(noun)} are kept for `dpfewshot choose`, which tests"
+    )
     if not project.holdout:
-        kept = f"all {plural(noun)} write, none is kept: `dpfewshot choose` would cost as much again to test"
-    yield f"{kept} on them whether the texts help; {FILE_NAME} can change that"
+        kept = f"no {noun} is kept for `dpfewshot choose`, so it would cost as much budget again to test"
+    yield f"{kept} whether the texts help; {FILE_NAME} can change that"
 
 
 def _warn_of_units(
@@ -275,7 +276,7 @@ def _warn_of_units(
     unit, others = given["unit"], {one: repeats for one, repeats in columns.items() if one != given["text"]}
     guessed, units = _guess("unit", others, confirmed=False), len({one.unit for one in records})
     if unit == NONE and guessed is not None:
-        warn(f"if {guessed} says whose record it is, name it with --unit: else only a record is protected")
+        warn(f"if {guessed} says whose record it is, name it with --unit: now each record is protected alone")
     elif unit != NONE and units == len(records):
         warn(
             f"no two records have the same {unit}, so each record is protected alone: right if nobody has "
@@ -302,11 +303,10 @@ def _asked_holdout(records: Records, units: str) -> float:
     sizes = sorted({len(members) for members in units_by_label(records).values()})
     takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
     has = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
-    click.echo(f"A label has {has} {units}. For texts that say something of them it takes {takes}", err=True)
+    click.echo(f"A label has {has} {units}. Texts that say something of them need {takes}", err=True)
     question = (
-        "Will you let `dpfewshot choose` find out later whether the texts help? "
-        f"{percent_text(HOLDOUT)} of the {units} are then kept for this test, and no text is made from them. "
-        "It takes up to an hour"
+        f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
+        "texts help? No text is written from them, and the test takes up to an hour"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 
@@ -314,8 +314,8 @@ def _asked_holdout(records: Records, units: str) -> float:
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
     question = (
-        "About how many words do such texts usually have? New ones have at most so many. The number proposed "
-        "is not read from yours"
+        "About how many words do such texts usually have? New ones have no more. The number proposed does "
+        "not come from your records"
     )
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
@@ -332,12 +332,12 @@ def _described(
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
         "What is a text? Say its kind, who writes it and to whom, and its parts if all have them, as in "
-        f'"{sent}" or "a news item: a headline and a sentence". A mere "message" may become a letter, a '
+        f'"{sent}" or "a news item: a headline and a sentence". A bare "message" may become a letter, a '
         '"ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     question = (
-        "If such texts are short, type one that you make up, in their style, about nobody, and on a subject "
+        "If such texts have up to some 20 words, make one up in their style, about nobody, and on a subject "
         "of no label; Enter to skip"
     )
     asks = given["example"] is None and not yes

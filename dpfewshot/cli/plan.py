@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @quiet_option
 def plan(*, project: Project, details: bool, as_json: bool) -> None:
-    """Show what generate will write, what it costs, and how the texts will read. Spends nothing.
+    """Show what generate will write, what it costs, and the expected quality. Spends nothing.
 
     \b
     Example:
@@ -113,13 +113,13 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
     lines = [f"{texts} of at most about {counted(words, 'word')}: {_sources(plan, noun)}"]
     if plan.settings.holdout:
         kept = f"{percent_text(plan.settings.holdout)} of these {plural(noun)}"
-        lines.append(f"kept to test on: {kept}, which are counted above but write nothing")
+        lines.append(f"kept to test on: {kept}; the texts are written from the others")
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
         lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}")
     if plan.epsilon is not None:
         warning = "warning: " * bool(noisy_strata(plan))
-        lines.append(f"{warning}how the texts will read: {reading(plan)}")
+        lines.append(f"{warning}expected quality: {reading(plan)}")
     return "plan: " + "\n      ".join(map(on_one_line, lines))
 
 
@@ -144,7 +144,7 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     change = "exchanged for another" if plan.relation == Relation.REPLACE_ONE else "more or less"
     sure = percent_text(believed(0.5, plan.epsilon))
     return (
-        f"epsilon {epsilon_text(plan.epsilon)} for one {noun} {change}: who reads all texts and was 50 % "
+        f"epsilon {epsilon_text(plan.epsilon)} for one {noun} {change}: a reader of all texts who was 50 % "
         f"sure that a given {noun} is in the data becomes at most {sure} sure, apart from an "
         f"allowance of {delta_text(plan.delta)}"
     )
@@ -174,16 +174,16 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
         yield f"      what the model writes without records is not known: {error}"
         return
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
-    yield f"      without records, and so for nothing, the model writes{some}:"
+    yield f"      without your data, at no cost, the model writes{some}:"
     for label, texts in written.items():
         for text in texts:
             yield f"        {on_one_line(label)}: {on_one_line(text)}"
     letters = any(_OF_A_LETTER.search(text) for texts in written.values() for text in texts)
-    misread = "; where a label is misread, say what it means in `label_descriptions`" * (not meanings)
+    misread = " If a label is misread, describe it in `label_descriptions`." * (not meanings)
     yield (
-        f"      {'these read like letters or forms; ' * letters}if yours are of another kind, or by or to "
-        "somebody else, say in `instruction` what is written, who writes it and to whom, in words for all "
-        f"labels{misread}. Where records say little, generate writes like this: mend it first"
+        f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
+        "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
+        f"every label.{misread} Labels with few records get texts like these, so improve them first"
     )
 
 
@@ -197,16 +197,14 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         return "account: none, since nothing is certified", True
     if named.ledger is None:
         return "account: none, so nothing adds up what several runs on these records cost (--ledger)", True
-    all_of_it = "generate spends the whole budget: nothing is left then for further texts of these labels"
+    all_of_it = "generate spends the whole budget: nothing is left for further texts of these labels"
     if synthesizer.set_up.mechanism.draws_once:
         all_of_it = (
-            "generate spends the whole budget, once for any number of texts: if you want more, raise shots "
-            "now, since nothing is left later"
+            "generate spends the whole budget, whatever the number of texts: if you want more of them, raise "
+            "shots now"
         )
     if account is None or not account.spent.epsilon:
-        all_of_it += (
-            ". No run of another folder or script on these records is counted: its epsilon adds to this one"
-        )
+        all_of_it += ". Other folders and scripts on these records are not counted: their epsilon adds up"
     if account is None:
         return all_of_it, True
     budget, name = account.budget, on_one_line(str(named.account))
@@ -257,10 +255,10 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
     if settings.holdout:
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")
     if further:
-        yield f"      what helps, too: {'; '.join(further)} (docs/how-to/settings.md)"
+        yield f"      what also helps: {'; '.join(further)} (docs/how-to/settings.md)"
     yield (
-        "      or leave such a label without examples (--label for the others): prompts name it all the "
-        "same. Texts like those above, without records, cost nothing"
+        "      or give such a label no examples (--label for the others): prompts still name it. Texts like "
+        "those above, written without your data, cost nothing"
     )
 
 
@@ -269,7 +267,7 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     from dpfewshot.planning.plan import epsilon_warnings
 
     if not pays:
-        return "next: nothing new until the account allows it; generate --resume goes on with a begun run"
+        return "next: nothing new until the account allows it; generate --resume continues an unfinished run"
     if needed is not None:
         return (
             "next: dpfewshot generate if that is good enough, which spends the budget; else change one of "

@@ -82,21 +82,21 @@ def noisy_strata(plan: GenerationPlan) -> list[StratumPlan]:
 
 
 def reading(plan: GenerationPlan) -> str:
-    """How the texts will read."""
+    """The expected quality of the texts."""
     if plan.mechanism not in READABLE_NOISE or plan.noise_on_mean is None:
         return f"not measured for the mechanism {plan.mechanism}"
     noisy = noisy_strata(plan)
     if len(noisy) == len(plan.strata):
-        return f"{'whole, but ' * (plan.mechanism in _WHOLE)}{_faults(plan)}"
+        return f"{'complete, but ' * (plan.mechanism in _WHOLE)}{_faults(plan)}"
     most = max(one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy)
     nearly = most > READABLE_NOISE[plan.mechanism][0] / 2
     if plan.mechanism in _WHOLE:
-        how = "in part like the records" if nearly else "as close to the records as this model comes"
-        well = f"whole, and {how}"
+        how = "partly like the records" if nearly else "as close to the records as this model gets"
+        well = f"complete, and {how}"
     elif nearly:
-        well = "nearly as well as this model can; few words were out of place when measured"
+        well = "nearly this model's best; few words were out of place when measured"
     else:
-        well = "as well as this model can; no words were out of place when measured"
+        well = "this model's best; no words were out of place when measured"
     return f"{well}; but {_faults(plan)}" if noisy else well
 
 

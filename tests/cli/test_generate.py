@@ -165,7 +165,7 @@ def test_who_is_at_a_terminal_is_asked_before_anything_is_spent(
 ) -> None:
     on_terminals(monkeypatch, terminals, "n\n")
     found, _, err = command("generate", *NOISY, *further.split(), "--output", "demos.jsonl")
-    noisy, much = "spend the budget all the same? [y/N]" in err, "on these texts? [Y/n]" in err
+    noisy, much = "spend the budget anyway? [y/N]" in err, "on these texts? [Y/n]" in err
     asked = noisy or much
     assert (found, asked, Path("demos.jsonl").exists()) == (status, status == 130, status == 0)
     assert not asked or much is ("100" in further)

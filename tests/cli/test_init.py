@@ -102,9 +102,7 @@ def test_with_yes_columns_are_found_by_their_names(command: Run) -> None:
     assert "text: body, label: topic, all records of one customer_id are protected together" in out
     assert "public and in every prompt: Account, Billing, Delivery, Refund, Technical" in out
     assert out.endswith("next: dpfewshot model get qwen-1.5b, then dpfewshot plan\n")
-    assert (
-        "Each customer counts for one of its labels, drawn by its name, and nothing else of it is read" in out
-    )
+    assert "Each customer counts for one of its labels alone" in out
     assert not re.search(r"zero-out|delta|account|key|token|instruction|holdout|\bunit", out), out
     project = dpf.load()
     assert project.task == dpf.Task(
@@ -280,7 +278,7 @@ def test_a_unit_that_does_not_repeat_is_warned_of(command: Run, monkeypatch: pyt
     [
         ("customer_id", 49, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 50, ""),
-        ("none", 50, "warning: if customer_id says whose record it is, name it with --unit: else"),
+        ("none", 50, "warning: if customer_id says whose record it is, name it with --unit: now"),
     ],
 )
 def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
@@ -309,9 +307,9 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
-    assert f"A label has {size} customers. For texts" in err
-    assert "it takes 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
-    told = "20 % of the customers write nothing" if kept else "all customers write, none is kept"
+    assert f"A label has {size} customers. Texts that" in err
+    assert "need 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
+    told = "20 % of the customers are kept" if kept else "no customer is kept"
     assert told in out
 
 
@@ -322,7 +320,7 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     answers("n\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
     assert init._asked_holdout(records, "records") == 0  # noqa: SLF001 - a file for each would say no more
-    assert f"A label has {told} records. For texts" in capsys.readouterr().err
+    assert f"A label has {told} records. Texts that" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -346,7 +344,7 @@ def test_a_unit_with_several_labels_counts_for_one(command: Run) -> None:
     words = ("init", "mixed.csv", "--yes", "--force", "--texts-are", "a message")
     status, out, err = command(*words)
     assert status == 0
-    assert "Each patient counts for one of its labels, drawn by its name" in out
+    assert "Each patient counts for one of its labels alone" in out
     assert not re.search("30|31", out + err)
 
 
@@ -395,7 +393,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
-    assert err.count("Epsilon: how much all texts together may tell of one whose; less") == 5
+    assert err.count("Epsilon limits what all texts together may tell about one whose; a smaller") == 5
     assert err.count("epsilon is a number above 0") == 4
     assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
@@ -422,7 +420,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
     assert err.count("what is chosen by reading them is outside the guarantee") == 1
     assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
     assert dpf.load().project.holdout == 0.2
-    assert "20 % of the customers write nothing: `dpfewshot choose` tests on them" in out
+    assert "20 % of the customers are kept for `dpfewshot choose`, which tests whether" in out
     assert command("init", "tickets.csv", "--yes", "--force", *DESCRIBED)[0] == 0
     assert dpf.load().task.label_descriptions is None
 
@@ -510,12 +508,12 @@ def test_every_command_runs_without_options(made: Run) -> None:
     for name in commands.split(", "):
         status, told[name], err = made(*name.split())
         assert status == 0, err
-    assert "generate spends the whole budget: nothing is left then for further texts" in told["plan"]
+    assert "generate spends the whole budget: nothing is left for further texts" in told["plan"]
     assert told["prompt late"].endswith("\n\nMessage: late\nTopic:\n")
     assert made("prompt", "late", "--demonstrations", "none.jsonl")[0] == 2
     document = json.loads(made("prompt", "late", "--json")[1])
     assert document["prompt"] + "\n" == told["prompt late"]
-    words, _, free = told["plan"].partition("without records, and so for nothing, the model writes")
+    words, _, free = told["plan"].partition("without your data, at no cost, the model writes")
     assert not re.search(r"zero-out|delta|account|token|holdout|--set", words)
     assert re.findall(r"^ {8}([^:]+): .", free, re.MULTILINE) == sorted(LABELS)
     assert told["plan"].endswith("next: dpfewshot generate\n")
@@ -554,7 +552,7 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     out = made("plan", "--set", "probe_seconds=0.01")[1]
     assert f"{LABELS[0]}: {text}\n        {LABELS[0]}: {text} 1\n        {LABELS[1]}: {text}\n" in out
     assert f"{text} 2" not in out  # two of its three subjects are written about
-    assert ("these read like letters or forms; if yours" in out) is letter
+    assert ("These read like letters or forms. If yours" in out) is letter
 
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
@@ -623,13 +621,13 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(FILE_NAME).write_text(Path(FILE_NAME).read_text() + "\n[plan]\nprobe_seconds = 0.01\n")
-    words = made("plan")[1].partition("      without records, and so for nothing, the model writes")[0]
+    words = made("plan")[1].partition("      without your data, at no cost, the model writes")[0]
     planned = [line for line in words.splitlines() if line.startswith("      ")]
     piped = made("generate")[2].splitlines()
     [time] = [line for line in planned if line not in piped]
     assert time.startswith("      time: at most about ")
     assert piped[-2].startswith('a prompt with them for any model: dpfewshot prompt "a new text"; ')
-    assert piped[-1].startswith("next: dpfewshot choose, which tells whether they help: on 20 % of the ")
+    assert piped[-1].startswith("next: dpfewshot choose tests whether they help, on the 20 % of the ")
     Path("budget.db").unlink()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     shown = made("generate", "--output", "shown.jsonl")[2]
@@ -657,10 +655,10 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
     assert found is not None, out
-    assert "warning: how the texts will read: whole, but the texts will say hardly anything of " in out
+    assert "warning: expected quality: complete, but the texts will say hardly anything of " in out
     assert "warning" not in err
     assert int(found[1]) > 150
-    well = "how the texts will read: whole, and in part like the records"
+    well = "expected quality: complete, and partly like the records"
     assert well in made(*words, found[3])[1]
     assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]

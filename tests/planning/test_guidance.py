@@ -124,5 +124,5 @@ def test_a_warning_is_right_for_each_label() -> None:
     )
     assert warning.startswith(f"{said}; what helps: docs")
     told = reading(dataclasses.replace(made, strata=tuple(strata)))
-    assert told == f"whole, and as close to the records as this model comes; but {said}"
-    assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"whole, but {said}"
+    assert told == f"complete, and as close to the records as this model gets; but {said}"
+    assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"complete, but {said}"
