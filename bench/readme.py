@@ -124,11 +124,11 @@ def accuracy() -> Lines:
     """What the picture shows, in the mean of its tasks."""
     return [
         (
-            f"On average ε = 1 is {gained(OURS, 1.0, NO_RECORDS):.1f} points above ε = 0, as real records are "
-            f"({gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}), and "
-            f"{gained(OURS, 1.0, ZERO_SHOT):.1f} above no examples. These are certified runs of the default "
-            "settings, with two examples of each label; the model that wrote them also labels. Runs differ by up "
-            "to 14 points ([each run](docs/decisions/histogram.md#in-use))."
+            f"On average, examples at ε = 1 are {gained(OURS, 1.0, NO_RECORDS):.1f} points above those at ε = 0 "
+            f"(real records: {gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}), and "
+            f"{gained(OURS, 1.0, ZERO_SHOT):.1f} above none. These are certified runs of the default settings, "
+            "with two examples of each label; the model that wrote them also labels. Runs differ by up to 14 "
+            "points ([each run](docs/decisions/histogram.md#in-use))."
         )
     ]
 
@@ -146,16 +146,16 @@ def peers() -> Lines:
     none = [name for name, as_run in claims.items() if as_run is None]
     return [
         (
-            f"- **Accuracy** at equal certified ε, of our token-by-token mechanism: of {measured} comparisons on "
-            f"three tasks we won {behind}, lost {len(leading) or 'none'}; the others show no significant (95 %) "
-            "difference. On a fourth task, MIT-G, Tang et al. are 8 to 10 points ahead from ε = 2."
+            f"- **Accuracy** at equal certified ε, of our token-by-token mechanism (not the default): of {measured} "
+            f"comparisons on three tasks we won {behind}, lost {len(leading) or 'none'}; the others show no "
+            "significant (95 %) difference. On a fourth, MIT-G, we lose to Tang et al. by 8 to 10 points from ε = 2."
         ),
         (
-            f"- **Where published code states ε = 1**, with its default seeds we can prove "
-            f"{comparison.rounded_up(claims['Tang et al.'])} for Tang et al., and no ε for {' and '.join(none)}."
+            "- **Published code that states ε = 1**, run with its default seeds: the best ε that we can prove is "
+            f"{comparison.rounded_up(claims['Tang et al.'])} for Tang et al., and none for {' and '.join(none)}."
         ),
         (
-            f"- **Time** an example, relative to ours (above 1 is slower), on "
+            f"- **Time per example**, relative to that mechanism (above 1 is slower), on "
             f"{' / '.join(NAMES[task] for task in TIMED)}: Tang et al. {seconds(comparison.TANG_WAY)}, "
             f"Private Evolution {seconds(comparison.EVOLUTION_WAY)}, InvisibleInk {seconds(comparison.INK_WAY)}."
         ),

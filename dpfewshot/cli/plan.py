@@ -160,12 +160,12 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
     stages()("asking the model without records")
-    meanings, most = set_up.task.label_descriptions or {}, set_up.plan.settings.shots_per_label
-    subjects = {label: min(most, meanings.get(label, "").count(";") + 1) for label in labels[:shown]}
-    written: dict[str, list[str]] = {label: [] for label in subjects}
+    most, subjects = set_up.plan.settings.shots_per_label, {one: set_up.task.subjects(one) for one in labels}
+    written: dict[str, list[str]] = {label: [] for label in labels[:shown]}
+    texts = {label: min(most, max(1, len(subjects[label]))) for label in written}  # one of each subject
     try:
-        for shots in set(subjects.values()):  # a text of each subject
-            alike = [label for label in subjects if subjects[label] == shots]
+        for shots in set(texts.values()):
+            alike = [label for label in texts if texts[label] == shots]
             for one in instruction_only_demonstrations(
                 set_up.task, set_up.backend, alike, shots=shots, max_tokens=tokens, temperature=0
             ):
@@ -175,11 +175,13 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
         return
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
     yield f"      without your data, at no cost, the model writes{some}:"
-    for label, texts in written.items():
-        for text in texts:
+    for label, said in written.items():
+        for text in said:
             yield f"        {on_one_line(label)}: {on_one_line(text)}"
-    letters = any(_OF_A_LETTER.search(text) for texts in written.values() for text in texts)
-    misread = " If a label is misread, describe it in `label_descriptions`." * (not meanings)
+    if left := [on_one_line(label) for label, each in subjects.items() if len(each) > most]:
+        yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
+    letters = any(_OF_A_LETTER.search(text) for said in written.values() for text in said)
+    misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "

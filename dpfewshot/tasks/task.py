@@ -191,11 +191,15 @@ class Task:
 
         `number` is that of a text of the label, which takes its turn among the subjects; None names all.
         """
-        meaning = (self.label_descriptions or {}).get(label)
-        subjects = [each for each in map(str.strip, (meaning or "").split(";")) if each]
+        subjects = self.subjects(label)
         if number is None or not subjects:
-            return meaning or label
+            return (self.label_descriptions or {}).get(label) or label
         return subjects[number % len(subjects)]
+
+    def subjects(self, label: str) -> list[str]:
+        """The parts of a label's description, between semicolons; none if it has none."""
+        meaning = (self.label_descriptions or {}).get(label, "")
+        return [each for each in map(str.strip, meaning.split(";")) if each]
 
     def preamble(self) -> str:
         """The start of every prompt: the instruction, the made-up example if there is one, an empty line."""

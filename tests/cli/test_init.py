@@ -552,6 +552,7 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     out = made("plan", "--set", "probe_seconds=0.01")[1]
     assert f"{LABELS[0]}: {text}\n        {LABELS[0]}: {text} 1\n        {LABELS[1]}: {text}\n" in out
     assert f"{text} 2" not in out  # two of its three subjects are written about
+    assert f"\n      {LABELS[0]}: more subjects than texts, so the last get none" in out
     assert ("These read like letters or forms. If yours" in out) is letter
 
 
