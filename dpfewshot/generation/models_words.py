@@ -20,10 +20,11 @@ _PLACE: Final = re.compile(
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
+    r"|our (?:[\w-]+ ){0,3}services?|have any (?:other )?questions"
     r"|your (?:account|child|daughter|son)|(?:Hi|Hello|Hey|Dear),? (?:mum|mom|dad)(?:my|dy)?)\b",
     re.IGNORECASE,
 )
-"""What a model says for whom it writes to: "please contact your bank", "Hi, Mommy"."""
+"""What a model says for whom it writes to: "please contact your bank", "try our card service"."""
 
 _OF_ITS_WRITER: Final = re.compile(
     r"\b(?:an?|our|the|this) (?:client|customer|user)s? (?:are|has|have|is|needs?|reports?|reported"

@@ -629,6 +629,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     words += [" this encyclopedia entry", " this text describes"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
     words += [" would you like", " of the given text", " in this image", " the sentence"]
+    words += [" try our card payment service", " do you have any questions"]
     words += [
         " Mr./Mrs.",
         " Mrs., she",
@@ -649,6 +650,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
     words += [
         " the client's",
         " a client of",
+        " your service",
         " Mrs. Dad",
         " your kid",
         " Hi, Tom",
@@ -668,7 +670,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.worth(flat, model.tokenize, [], _Style())[0] for one in written]
-    assert flaws == [0, *[-8] * 32, *[0] * 10]
+    assert flaws == [0, *[-8] * 34, *[0] * 11]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
