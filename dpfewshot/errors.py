@@ -46,7 +46,7 @@ class InvalidPlan(DPFewShotError, ValueError):
 
 
 class BudgetExceeded(DPFewShotError):
-    """The privacy budget does not allow this. Nothing was drawn.
+    """The privacy budget does not allow this. Nothing was drawn for what is refused.
 
     Attributes:
         asked: (ε, δ) that the refused plan needs; None where no account refused it.
