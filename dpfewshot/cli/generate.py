@@ -155,13 +155,12 @@ def _confirm(synthesizer: Synthesizer) -> None:
     if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
     little = 2 * len(noisy_strata(plan)) > len(plan.strata)
-    question = (
-        f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on these texts?"
-    )
+    texts = counted(plan.demonstrations, "text")
+    question = f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on {texts}?"
     if little:
         question = "the texts of most labels will say little of the records: spend the budget anyway?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if at_terminal and not click.confirm(question, default=not little, err=True):
+    if at_terminal and not click.confirm(question, default=False, err=True):
         more = ""
         if account is not None and account.durable:
             most = amount_text(account.budget.epsilon)
@@ -177,7 +176,7 @@ def _conclude(demonstrations: Demonstrations, project: Project, account: Account
             if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("delete lines of texts that you would not use, by how they read: compare none with a record")
+        stages()("delete the texts that you would not use, judging only how they read, not by your records")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
@@ -212,7 +211,7 @@ def _naming_resume(project: Project) -> Iterator[None]:
                     f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
                 )
             raise refusal.saying(
-                f"{refusal}. What was paid for is yours to use. generate --resume ends an interrupted run at "
+                f"{refusal}. generate --resume ends an interrupted run at "
                 f"no cost; further texts need a larger budget: {larger}"
             ) from None
         resume = (

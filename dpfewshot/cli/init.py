@@ -46,16 +46,20 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
-_WHOM: Final = f"Column that says whose record it is (customer, patient); {NONE}: protect each record alone"
+_WHOM: Final = (
+    f"Column that says whose record it is, of customers or patients (no ticket number); {NONE}: protect each "
+    "record alone"
+)
 
 _FROM_NO_RECORD: Final = (
     "Your next answers become part of every prompt, so they are public. Give them, and change them later, "
-    "without reading the records: what is chosen by reading them is outside the guarantee"
+    "without reading the records: what you decide by reading them is not protected"
 )
 
 _SUBJECTS: Final = (
-    'In a few words, such as "a lost key; an extra key; a broken lock". Each text is about one of these, in '
-    "turn, so separate them by semicolons; prompts explain the label by all of them"
+    'List some typical situations, separated by semicolons: "a lost key; an extra key; a broken lock". Each '
+    "must mean the label by itself: text 1 is about the first, text 2 about the second, and so on. Prompts "
+    "explain the label by the whole list"
 )
 
 _HOW_MANY: Final = "How many texts of each label? More take only time, and let you delete the bad ones"
@@ -303,10 +307,10 @@ def _asked_holdout(records: Records, units: str) -> float:
     sizes = sorted({len(members) for members in units_by_label(records).values()})
     takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
     has = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
-    click.echo(f"A label has {has} {units}. Texts that say something of them need {takes}", err=True)
+    click.echo(f"A label has {has} {units}. Texts that reflect them need {takes}", err=True)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        "texts help? No text is written from them, and the test takes up to an hour"
+        "texts help? No text is written from them. Without them, the test would cost as much budget again"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 
@@ -314,8 +318,8 @@ def _asked_holdout(records: Records, units: str) -> float:
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
     question = (
-        "About how many words do such texts usually have? New ones have no more. The number proposed does "
-        "not come from your records"
+        "How many words may new texts have at most? About as many as most such texts have. The number "
+        "proposed does not come from your records"
     )
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
@@ -331,14 +335,14 @@ def _described(
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
-        "What is a text? Say its kind, who writes it and to whom, and its parts if all have them, as in "
+        "What kind of text is it, who writes it, to whom, and which parts has it, if all have them? Such as "
         f'"{sent}" or "a news item: a headline and a sentence". A bare "message" may become a letter, a '
         '"ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     question = (
-        "If such texts have up to some 20 words, make one up in their style, about nobody, and on a subject "
-        "of no label; Enter to skip"
+        "Optional: type one invented text in the same style, of 20 words or fewer, about no real person and "
+        "on none of these labels. Skip it (Enter) if unsure: the model may copy more than the style"
     )
     asks = given["example"] is None and not yes
     given["example"] = made_up(given["example"] or "")
@@ -354,7 +358,7 @@ def _described(
         asked = list(labels)
     if asked:
         click.echo(_SUBJECTS, err=True)
-    question = "What is {} about? Enter to skip"
+    question = 'What is "{}" about? (Enter to skip)'
     meanings = {one: click.prompt(question.format(one), "", value_proc=_printable, err=True) for one in asked}
     return {label: meaning for label, meaning in meanings.items() if meaning}
 

@@ -24,7 +24,7 @@ from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
 
-_LARGEST: Final = " (the largest of entries with disjoint records counts, not their sum)"
+_LARGEST: Final = " (labels have different records, so the largest cost counts, not the sum)"
 
 LIMITS: Final = (
     "This does not show that these are all demonstrations that the entries released, nor that a server's "

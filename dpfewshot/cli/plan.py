@@ -97,6 +97,12 @@ _OF_A_LETTER: Final = re.compile(
     re.IGNORECASE,
 )
 
+_CHANGES: Final = {
+    Relation.ADD_REMOVE: "more or less",
+    Relation.ZERO_OUT: "blanked out",
+    Relation.REPLACE_ONE: "exchanged for another",
+}
+
 _TRIED, _TRIED_TOKENS = 10, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two a text."""
 
@@ -141,7 +147,7 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
 
     if plan.epsilon is None or plan.delta is None:
         return "no guarantee: the texts may tell of single records, so keep them where the records are"
-    change = "exchanged for another" if plan.relation == Relation.REPLACE_ONE else "more or less"
+    change = _CHANGES[plan.relation]
     sure = percent_text(believed(0.5, plan.epsilon))
     return (
         f"epsilon {epsilon_text(plan.epsilon)} for one {noun} {change}: a reader of all texts who was 50 % "
@@ -181,11 +187,12 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     if left := [on_one_line(label) for label, each in subjects.items() if len(each) > most]:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
     letters = any(_OF_A_LETTER.search(text) for said in written.values() for text in said)
+    example = " generate leaves out what only your example is about." * bool(set_up.task.example)
     misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
-        f"every label.{misread} Labels with few records get texts like these, so improve them first"
+        f"every label.{misread}{example} The fewer records a label has, the more its texts are like these"
     )
 
 

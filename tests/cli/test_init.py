@@ -307,7 +307,7 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
-    assert f"A label has {size} customers. Texts that" in err
+    assert f"A label has {size} customers. Texts that reflect" in err
     assert "need 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
     told = "20 % of the customers are kept" if kept else "no customer is kept"
     assert told in out
@@ -320,7 +320,7 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     answers("n\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
     assert init._asked_holdout(records, "records") == 0  # noqa: SLF001 - a file for each would say no more
-    assert f"A label has {told} records. Texts that" in capsys.readouterr().err
+    assert f"A label has {told} records. Texts that reflect" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -411,13 +411,13 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
     answers(f'\n\n\ny\n{PHRASE}\n\nn\na parcel that is "late"\n\n\n\nn\n1.5\npackaged\n')
     status, _, err = command("init", "tickets.csv")
-    assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 2)
+    assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
     assert dpf.load().project.holdout == 0
     answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\nto pay less\n\n\n\n\n\ny\n1.5\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
-    assert (status, len(re.findall(r"What is \w+ about", err))) == (0, 5)
-    assert err.count("what is chosen by reading them is outside the guarantee") == 1
+    assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 5)
+    assert err.count("what you decide by reading them is not protected") == 1
     assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
     assert dpf.load().project.holdout == 0.2
     assert "20 % of the customers are kept for `dpfewshot choose`, which tests whether" in out
@@ -519,7 +519,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert told["plan"].endswith("next: dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
     assert told["verify"].startswith("demos.jsonl: verified, 10 demonstrations\n")
-    assert "(the largest of entries with disjoint records counts, not their sum)" in told["verify"]
+    assert "(labels have different records, so the largest cost counts, not the sum)" in told["verify"]
     assert told["ledger show"].startswith(
         "tickets: budget epsilon=2 delta=1e-05, spent epsilon=2 delta=1e-05, 6 entries"
     )

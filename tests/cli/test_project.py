@@ -196,7 +196,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         f"account tickets: chain tip {here.chain_tip}",
         "spent: epsilon 2.0000, delta 1e-06",
         "you may publish these texts, or use them in prompts to any model, without limit",
-        "delete lines of texts that you would not use, by how they read: compare none with a record",
+        "delete the texts that you would not use, judging only how they read, not by your records",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
     assert (status, out) == (0, "")
