@@ -47,8 +47,8 @@ _NAMES: Final[Mapping[str, str]] = {
 """What columns are called, the likeliest first: expressions."""
 
 _WHOM: Final = (
-    f"Column that says whose record it is, of customers or patients (no ticket number); {NONE}: protect each "
-    "record alone"
+    "Column that says whose record it is, such as a customer or patient (not a ticket number); "
+    f"{NONE}: protect each record alone"
 )
 
 _FROM_NO_RECORD: Final = (
@@ -335,9 +335,9 @@ def _described(
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
-        "What kind of text is it, who writes it, to whom, and which parts has it, if all have them? Such as "
-        f'"{sent}" or "a news item: a headline and a sentence". A bare "message" may become a letter, a '
-        '"ticket" a form'
+        "What kind of text is it, who writes it and to whom, and what parts does it have, if all have the "
+        f'same? Such as "{sent}" or "a news item: a headline and a sentence". A bare "message" may become a '
+        'letter, a "ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     question = (

@@ -187,7 +187,8 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     if left := [on_one_line(label) for label, each in subjects.items() if len(each) > most]:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
     letters = any(_OF_A_LETTER.search(text) for said in written.values() for text in said)
-    example = " generate leaves out what only your example is about." * bool(set_up.task.example)
+    left_out = bool(set_up.task.example) and set_up.mechanism.draws_once
+    example = " generate leaves out what only your example is about." * left_out
     misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "

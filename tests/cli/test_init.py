@@ -554,6 +554,10 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     assert f"{text} 2" not in out  # two of its three subjects are written about
     assert f"\n      {LABELS[0]}: more subjects than texts, so the last get none" in out
     assert ("These read like letters or forms. If yours" in out) is letter
+    left_out = "generate leaves out what only your example is about"
+    assert left_out not in out  # which a mechanism that draws tokens does not
+    edit(top_k="# top_k = 100")
+    assert left_out in made("plan", "--mechanism", "word-histogram", "--set", "probe_seconds=0.01")[1]
 
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:
