@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from statistics import fmean
 
+import numpy as np
+
 from bench.default import DEFAULT, MODEL, NO_RECORDS
 from bench.default import NAME as OURS
 from bench.pages import Lines, Table, table, write
@@ -127,8 +129,8 @@ def accuracy() -> Lines:
             f"On average, examples at ε = 1 are {gained(OURS, 1.0, NO_RECORDS):.1f} points above those at ε = 0 "
             f"(real records: {gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}), and "
             f"{gained(OURS, 1.0, ZERO_SHOT):.1f} above none. These are certified runs of the default settings, "
-            "with two examples of each label; the model that wrote them also labels. Runs differ by up to 14 "
-            "points ([each run](docs/decisions/histogram.md#in-use))."
+            "with two examples of each label; the model that wrote them also labels. Runs of one kind differ by "
+            f"up to {spread():.0f} points ([each run](docs/decisions/histogram.md#in-use))."
         )
     ]
 
@@ -137,6 +139,11 @@ def gained(condition: str, epsilon: float | None, other: str) -> float:
     """The mean accuracy of a condition less that of another one at ε = 0, in points, in the mean of the tasks."""
     means = {key: 100 * value.mean() for key, value in outcomes().items()}
     return fmean(means[task, condition, epsilon] - means[task, other, 0.0] for task in NAMES)
+
+
+def spread() -> float:
+    """The most by which runs of one condition and task differ in accuracy, in points."""
+    return max(100 * float(np.ptp(value.mean(axis=1))) for value in outcomes().values())
 
 
 def peers() -> Lines:

@@ -1,4 +1,4 @@
-"""Texts of the settings that `init` writes, all of them, not chosen: the README's "Before and after".
+"""Texts of the settings that `init` writes, all of them, not chosen: the README shows the first.
 
     dpfewshot model get qwen-1.5b
     python -m bench.texts DATA     # adds to bench/results/texts.jsonl, some 10 minutes

@@ -46,7 +46,7 @@ class InvalidPlan(DPFewShotError, ValueError):
 
 
 class BudgetExceeded(DPFewShotError):
-    """The privacy budget does not allow this. Nothing was drawn for what is refused.
+    """The privacy budget does not allow this. This call drew nothing for what it refuses.
 
     Attributes:
         asked: (ε, δ) that the refused plan needs; None where no account refused it.

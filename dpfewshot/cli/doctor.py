@@ -206,9 +206,8 @@ def demo(*, project: Project, as_json: bool) -> None:
     tell("planning")
     synthesizer = demo_synthesizer(backend, epsilon=project.budget.epsilon)
     if not as_json:
-        click.echo(
-            "1,500 made-up support tickets, read by a small trial model on this machine: expect clumsy texts"
-        )
+        reader = "a language model" if project.model.model else "a small trial model (expect clumsy texts)"
+        click.echo(f"1,500 made-up support tickets, read by {reader}, on this machine only")
         click.echo(describe(synthesizer.plan) + "\n")
     tell("generating")
     demonstrations = synthesizer.generate_all(

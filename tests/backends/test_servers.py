@@ -89,7 +89,7 @@ def test_vocabulary_and_tokens_are_those_of_the_same_model_in_process(backend):
 def test_a_likely_token_that_ends_within_a_character_costs_no_answer(through_proxy, backend, faults):
     """Of such a token, if sampled, the server tells no log-probabilities."""
     globe = backend.tokenize("\U0001f30d")
-    prompts = [globe * number for number in range(8, 20, 3)]
+    prompts = [globe * number for number in range(8, 20)]
     seen = faults(lambda _, real: real())
     answers = through_proxy.next_token_logprobs(prompts, globe[:1])
     assert np.exp(answers).mean() > 0.4
