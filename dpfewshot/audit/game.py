@@ -276,13 +276,12 @@ class _Table:
             set_up, stratum = self.set_up.over(records, model, plan), plan.stratum_of(self.label)
             unpaid = Reservation.make(None, Terms(None, None, self.plays, 1, stratum.noise_multiplier, {}))
             request = TextRequest(
-                set_up.bodies(stratum, 0),
-                set_up.sampler(stratum),
-                set_up.release(stratum),
-                unpaid,
-                set_up.writer.for_label(self.label),
-                1,
-                [],
+                units=set_up.bodies(stratum, 0),
+                sampler=set_up.sampler(stratum),
+                release=set_up.release(stratum),
+                reservation=unpaid,
+                prompts=set_up.writer.for_label(self.label),
+                max_tokens=1,
             )
             loop = HistogramLoop(model, set_up.task.layout)
             for _ in range(self.plays):

@@ -143,13 +143,12 @@ def prediction_losses(
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
     unpaid = Reservation.make(None, Terms(None, None, 1, max_tokens, noise_multiplier, {}))
     request = TextRequest(
-        Bodies(each_a_unit(records), writer),
-        PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
-        watched,
-        unpaid,
-        writer.for_label(label),
-        max_tokens,
-        [],
+        units=Bodies(each_a_unit(records), writer),
+        sampler=PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
+        release=watched,
+        reservation=unpaid,
+        prompts=writer.for_label(label),
+        max_tokens=max_tokens,
     )
     for _ in TokenLoop(backend, task.layout).tokens(request):
         pass

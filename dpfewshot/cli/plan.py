@@ -74,14 +74,12 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
         except LedgerError as error:  # no reason to have no plan
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
-        lines = [
-            describe(measured, unit),
-            f"      {account}",
-            *_without_records(synthesizer),
-            *(_remedies(measured, needed, unit) if needed else ()),
-            _next(measured, needed, pays=pays),
-        ]
-        click.echo("\n".join(lines))
+        click.echo(f"{describe(measured, unit)}\n      {account}")
+        for line in _without_records(synthesizer):  # which takes a second or more each
+            click.echo(line)
+        for line in _remedies(measured, needed, unit) if needed else ():
+            click.echo(line)
+        click.echo(_next(measured, needed, pays=pays))
 
 
 # ---- in plain words --------------------------------------------------------------------------------------
@@ -158,42 +156,32 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
 
 def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     """What the prompt says by itself for the first labels, so that its words can be mended for nothing."""
-    from dpfewshot.baselines import instruction_only_demonstrations
-
     set_up = synthesizer.set_up
     labels = set_up.plan.labels
     tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
-    stages()("asking the model without records")
     most, subjects = set_up.plan.settings.shots_per_label, {one: set_up.task.subjects(one) for one in labels}
-    written: dict[str, list[str]] = {label: [] for label in labels[:shown]}
-    texts = {label: min(most, max(1, len(subjects[label]))) for label in written}  # one of each subject
+    some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
+    yield f"      without your data, at no cost, the model writes{some}:"
+    letters = False
     try:
-        for shots in set(texts.values()):
-            alike = [label for label in texts if texts[label] == shots]
-            for one in instruction_only_demonstrations(
-                set_up.task, set_up.backend, alike, shots=shots, max_tokens=tokens, temperature=0
-            ):
-                written[one.label].append(one.text)
+        for label in labels[:shown]:
+            said: list[str] = []
+            for _ in range(min(most, max(1, len(subjects[label])))):  # one of each subject
+                said.append(set_up.text_without_records(label, said, tokens))
+                letters = letters or _OF_A_LETTER.search(said[-1]) is not None
+                yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
-    some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
-    yield f"      without your data, at no cost, the model writes{some}:"
-    for label, said in written.items():
-        for text in said:
-            yield f"        {on_one_line(label)}: {on_one_line(text)}"
     if left := [on_one_line(label) for label, each in subjects.items() if len(each) > most]:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
-    letters = any(_OF_A_LETTER.search(text) for said in written.values() for text in said)
-    left_out = bool(set_up.task.example) and set_up.mechanism.draws_once
-    example = " generate leaves out what only your example is about." * left_out
     misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
-        f"every label.{misread}{example} The fewer records a label has, the more its texts are like these"
+        f"every label.{misread} The fewer records a label has, the more its texts are like these"
     )
 
 

@@ -33,7 +33,7 @@ from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.draft import Draft, ShapedDraft, ending, tokenized
 from dpfewshot.generation.models_words import COURTESIES, has_a_models_words
-from dpfewshot.generation.token_loop import NO_PROBABILITY, TextRequest, TokenLoop, answered
+from dpfewshot.generation.token_loop import NO_PROBABILITY, PublicRequest, TextRequest, TokenLoop, answered
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
     CANDIDATES,
@@ -88,6 +88,9 @@ _SHORTEST: Final = 3
 
 _FEWEST: Final = 3
 """Words of a text that says something, such as "hi" does not."""
+
+_PREVIEWED: Final = 3
+"""Candidates of a text without records: somebody waits for it, and gets it for nothing."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -209,13 +212,19 @@ class HistogramLoop(TokenLoop):
             request.units.check()
             kept = of_noisy_sum(*self.noisy_sum(request, expected), expected).as_dict()
             request.reservation.keep(kept)
-        histogram = Histogram.from_dict(kept).spelled(self.backend)
-        begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(CANDIDATES)]
-        style = self._style(histogram, request.max_tokens, request.prompts.prefix)
-        best = self._best(self._written(begun, request, style), histogram, request, style)
-        released = self._in_lower_case(best, request.max_tokens) if style.lower else best.tokens
+        released = self._text(Histogram.from_dict(kept).spelled(self.backend), request, CANDIDATES)
         request.released.extend(released)
         yield from released
+
+    def without_records(self, request: PublicRequest) -> list[int]:
+        """The tokens of a text from a histogram that tells nothing, chosen from fewer candidates."""
+        return self._text(Histogram(), request, _PREVIEWED)
+
+    def _text(self, histogram: Histogram, request: PublicRequest, candidates: int) -> list[int]:
+        begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(candidates)]
+        style = self._style(histogram, request.max_tokens, request.prompts.prefix)
+        best = self._best(self._written(begun, request, style), histogram, request, style)
+        return self._in_lower_case(best, request.max_tokens) if style.lower else best.tokens
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""
@@ -227,7 +236,7 @@ class HistogramLoop(TokenLoop):
         release = cast("HistogramRelease", request.release)
         return release.noisy_sum(total, request.reservation.draw())
 
-    def _expected(self, request: TextRequest) -> Expected:
+    def _expected(self, request: PublicRequest) -> Expected:
         """The words of texts that the model writes without records: all that it might write at each place."""
         seen = np.zeros((2, self.backend.vocabulary_size))
         self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
@@ -256,7 +265,7 @@ class HistogramLoop(TokenLoop):
     def _written(
         self,
         candidates: Sequence[_Candidate],
-        request: TextRequest,
+        request: PublicRequest,
         style: _Style | None = None,
         *,
         seen: NDArray[np.float64] | None = None,
@@ -302,7 +311,7 @@ class HistogramLoop(TokenLoop):
         return [*small, end] if one.draft.finished and spelled else one.tokens
 
     def _best(
-        self, written: Sequence[_Candidate], histogram: Histogram, request: TextRequest, style: _Style
+        self, written: Sequence[_Candidate], histogram: Histogram, request: PublicRequest, style: _Style
     ) -> _Candidate:
         """Of those of the fewest flaws, the likest that fits its label; if none does, the likest.
 

@@ -17,14 +17,14 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.label_check import LabelCheck
-from dpfewshot.generation.token_loop import TokenLoop
+from dpfewshot.generation.token_loop import PublicRequest, TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.gaussian import start_release
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan, draws_at
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.chat import chat_turns
-from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import is_failure, may_pass
@@ -105,6 +105,22 @@ class SetUp:
             if not is_failure(error) or may_pass(error):
                 raise
             return True
+
+    def prompts(self, label: str, number: int) -> LabelPrompts:
+        """The prompts of a label's text by its number: of its one subject where no prompt has a record."""
+        return self.writer.for_label(label, number if self.mechanism.draws_once else None)
+
+    def text_without_records(self, label: str, earlier: Sequence[str], max_tokens: int) -> str:
+        """A text of a label as `loop` writes it if nothing is known of the records. Public: none is read.
+
+        The model is not asked whether it fits the label, which takes as long again for the first text.
+
+        Raises:
+            BackendError: the model failed.
+        """
+        prompts = self.prompts(label, len(earlier))
+        request = PublicRequest(prompts=prompts, max_tokens=max_tokens, earlier=earlier)
+        return self.loop.text(prompts, self.loop.without_records(request))
 
     @cached_property
     def provenance(self) -> Provenance:

@@ -267,21 +267,20 @@ class StratumRun:
                 )
             earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
             number = self.part + len(earlier) * set_up.plan.settings.disjoint_parts  # of the label's texts
-            prompts = set_up.writer.for_label(label)
-            subject = set_up.writer.for_label(label, number) if set_up.mechanism.draws_once else prompts
+            subject = set_up.prompts(label, number)
             if len(released) < max_tokens and not set_up.loop.ended(released):
                 request = TextRequest(
-                    set_up.bodies(self.plan, self.part),
-                    set_up.sampler(self.plan),
-                    set_up.release(self.plan),
-                    reservation,
-                    prompts,
-                    max_tokens,
-                    released,
-                    earlier,
-                    subject,
-                    partial(set_up.fits, label),
-                    stop,
+                    units=set_up.bodies(self.plan, self.part),
+                    sampler=set_up.sampler(self.plan),
+                    release=set_up.release(self.plan),
+                    reservation=reservation,
+                    prompts=set_up.writer.for_label(label),
+                    max_tokens=max_tokens,
+                    released=released,
+                    earlier=earlier,
+                    subject=subject,
+                    fits=partial(set_up.fits, label),
+                    stop=stop,
                 )
                 with closing(set_up.loop.tokens(request)) as tokens:
                     for token in tokens:

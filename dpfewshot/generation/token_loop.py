@@ -46,31 +46,40 @@ None ends the text.
 """
 
 
-@dataclass(frozen=True)
-class TextRequest:
-    """One text to write, and what it is written from.
+@dataclass(frozen=True, kw_only=True)
+class PublicRequest:
+    """One text to write, as far as it is public: no record is among it.
 
     Attributes:
-        release: the started mechanism; nothing else turns private numbers into something released.
-        reservation: charges each draw, and gives its permit.
-        released: the tokens of an interrupted text, which none of them ends; else empty. Takes each new one.
         earlier: texts of the label that were released before, from which this one differs.
         subject: `prompts` of the one subject of a text that is written without records; None if it has all.
         fits: whether the model itself gives a text its label; asked where texts are written without records.
         stop: checked before each draw and after each token.
     """
 
-    units: Bodies
-    sampler: Sampler
-    release: Release
-    reservation: Reservation
     prompts: LabelPrompts
     max_tokens: int
-    released: list[int]
     earlier: Sequence[str] = ()
     subject: LabelPrompts | None = None
     fits: Callable[[str], bool] = lambda _text: True
     stop: StopSignal = field(default_factory=StopSignal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest(PublicRequest):
+    """One text to write from private records.
+
+    Attributes:
+        release: the started mechanism; nothing else turns private numbers into something released.
+        reservation: charges each draw, and gives its permit.
+        released: the tokens of an interrupted text, which none of them ends; else empty. Takes each new one.
+    """
+
+    units: Bodies
+    sampler: Sampler
+    release: Release
+    reservation: Reservation
+    released: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,10 @@ class TokenLoop:
                         continued = [public, private] if step + 1 < length else [public]
                         for block, token in product(continued, following):
                             block.append(token)
+
+    def without_records(self, request: PublicRequest) -> list[int]:
+        """The tokens of a text that no record has a part in: the likeliest ones."""
+        return self.continued(request.prompts, [], request.max_tokens, _likeliest)[1]
 
     def continued(
         self,

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice, pairwise
 from operator import index
@@ -205,6 +205,8 @@ def _is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool 
 class Histogram:
     """A released histogram. Public: the shares of units, noisy; what noise alone may have made is left out.
 
+    By default it tells nothing.
+
     Attributes:
         words: of a word's token, weighted as in a row.
         firsts: of a first word's token, likewise.
@@ -216,11 +218,11 @@ class Histogram:
         named: the share of texts that have a name, if it is clear that some have; else 0.
     """
 
-    words: Mapping[int, float]
-    firsts: Mapping[int, float]
-    lengths: Sequence[float]
-    ends: Sequence[float]
-    log_ratios: Mapping[int, float]
+    words: Mapping[int, float] = field(default_factory=dict)
+    firsts: Mapping[int, float] = field(default_factory=dict)
+    lengths: Sequence[float] = (0.0,) * LENGTHS
+    ends: Sequence[float] = (0.0,) * (len(ENDS) + 1)
+    log_ratios: Mapping[int, float] = field(default_factory=dict)
     in_lower_case: bool = False
     named: float = 0.0
 

@@ -22,7 +22,6 @@ from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
 from tests.support.commands import Run, Terminal
-from tests.support.factory import demonstration
 from tests.support.processes import environment
 from tests.support.scripts import Desk
 
@@ -539,12 +538,8 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     made: Run, monkeypatch: pytest.MonkeyPatch, text: str, letter: bool
 ) -> None:
     monkeypatch.setattr(
-        "dpfewshot.baselines.instruction_only_demonstrations",
-        lambda _task, _backend, labels, *, shots, **_settings: [
-            demonstration(f"{text} {number}".removesuffix(" 0"), label)
-            for number in range(shots)
-            for label in labels
-        ],
+        "dpfewshot.generation.set_up.SetUp.text_without_records",
+        lambda _self, _label, earlier, _most: f"{text} {len(earlier)}".removesuffix(" 0"),
     )
     told = Path(FILE_NAME).read_text()
     described = f"[task.label_descriptions]\n{LABELS[0]} = 'one; another; a third'\n\n[records]"
@@ -554,10 +549,6 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     assert f"{text} 2" not in out  # two of its three subjects are written about
     assert f"\n      {LABELS[0]}: more subjects than texts, so the last get none" in out
     assert ("These read like letters or forms. If yours" in out) is letter
-    left_out = "generate leaves out what only your example is about"
-    assert left_out not in out  # which a mechanism that draws tokens does not
-    edit(top_k="# top_k = 100")
-    assert left_out in made("plan", "--mechanism", "word-histogram", "--set", "probe_seconds=0.01")[1]
 
 
 def test_what_choosing_adds_is_said_before_it(made: Run) -> None:

@@ -61,5 +61,7 @@ def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> Non
         status, out, err = command(*shlex.split(line)[1:])
         assert status == 0, out + err
     (plan,) = blocks(PAGE, "text")
-    same = [line for line in plan.splitlines() if not line.startswith("      time:")]  # the machine's
+    drawn = "      time:", "        "  # the machine's, and the model's texts
+    same = [line for line in plan.splitlines() if not line.startswith(drawn)]
     assert [line for line in same if line not in out] == []
+    assert out.count("\n        ") == plan.count("\n        ")

@@ -24,7 +24,7 @@ from dpfewshot.generation import histogram_loop
 from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Style
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
-from dpfewshot.generation.token_loop import TextRequest
+from dpfewshot.generation.token_loop import PublicRequest
 from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
@@ -510,7 +510,7 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
     model.next_token_logprobs = oddly
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    request = TextRequest(None, None, None, None, prompts, 3, [])
+    request = PublicRequest(prompts=prompts, max_tokens=3)
     expected = loop._expected(request)  # noqa: SLF001 - before anything is charged
     assert expected == Expected(firsts=[0, 3, 4, 5, 6, 7])  # these are no subjects
 
@@ -525,7 +525,7 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     begun = [_Candidate(loop.draft()) for _ in range(1000)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     style = loop._style(histogram, 3)  # noqa: SLF001
-    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), style)  # noqa: SLF001
+    written = loop._written(begun, PublicRequest(prompts=prompts, max_tokens=3), style)  # noqa: SLF001
     places = [Counter(one.tokens[place] for one in written if len(one.tokens) > place) for place in (0, 1)]
     assert (places[0][0] > 500) is possible
     assert places[1][0] < 375  # about 700 if those that have it already sought it again
@@ -552,7 +552,7 @@ def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
     begun = [_Candidate(loop.draft([place % 3])) for place in range(1500)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     style = _Style(named=named)
-    written = loop._written(begun, TextRequest(None, None, None, None, prompts, 3, []), style)  # noqa: SLF001
+    written = loop._written(begun, PublicRequest(prompts=prompts, max_tokens=3), style)  # noqa: SLF001
     seconds = Counter(one.tokens[1] > 1 for one in written)
     thirds = Counter(one.tokens[2] > 1 for one in written if one.tokens[1] > 1)
     assert (seconds[True] > 800) is named  # 1,051 and 540 of 1,500 are expected
@@ -721,7 +721,7 @@ def written_in_style(style, sentence, max_tokens=30):
     model.tokenize = lambda text: [] if "<" in text else type(model).tokenize(model, text)  # it is no text
     loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    request = TextRequest(None, None, None, None, prompts, max_tokens, [])
+    request = PublicRequest(prompts=prompts, max_tokens=max_tokens)
     return loop._written([_Candidate(loop.draft([0])) for _ in range(50)], request, style)  # noqa: SLF001
 
 
@@ -742,7 +742,7 @@ def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_th
     lengths = [float(each == round(2 * math.log2(words))) for each in range(16)]
     counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, lengths, [1.0] * 4, {})
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    request = TextRequest(None, None, None, None, prompts, 60, [])
+    request = PublicRequest(prompts=prompts, max_tokens=60)
     style = loop._style(counted, 60)  # noqa: SLF001
     begun = [_Candidate(loop.draft([3])) for _ in range(20)]
     texts = [one.text for one in loop._written(begun, request, style)]  # noqa: SLF001
@@ -773,7 +773,7 @@ def test_a_text_takes_no_subject_from_the_made_up_example(monkeypatch, task, the
     loop = HistogramLoop(model, layout)
     counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, [0.0] * 16, [1.0] * 4, {})
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
-    request = TextRequest(None, None, None, None, prompts, 40, [])
+    request = PublicRequest(prompts=prompts, max_tokens=40)
     style = loop._style(counted, 40)  # noqa: SLF001
     begun = [_Candidate(loop.draft([2])) for _ in range(20)]
     texts = [one.text for one in loop._written(begun, request, style)]  # noqa: SLF001
@@ -863,7 +863,7 @@ def test_a_text_with_a_name_is_before_others_of_its_label(fitting, best):
     loop = HistogramLoop(model, SUPPORT_TICKETS.layout)
     written = [_Candidate(loop.draft(tokens)) for tokens in ([2, 3, 5], [0, 4, 5], [0, 1, 5])]
     written[0].logprobs.append(3.0)  # the likest
-    request = TextRequest(*[None] * 5, 3, [], fits=lambda text: text in fitting)
+    request = PublicRequest(prompts=None, max_tokens=3, fits=lambda text: text in fitting)
     style = _Style(named=True, prompt=frozenset({"sports"}))
     assert loop._best(written, Histogram({}, {}, FLAT, [1.0] * 4, {}), request, style).text == best  # noqa: SLF001
 
@@ -900,7 +900,7 @@ def test_the_likest_of_the_whole_and_new_texts_that_fit_their_label_is_released(
     written = [_Candidate(loop.draft(tokens), [logprob]) for tokens, logprob in texts.items()]
     found = []
     fits = lambda text: found.append(text) or text in fitting  # noqa: E731
-    request = TextRequest(*[None] * 5, 3, [], ["ddd"], fits=fits)
+    request = PublicRequest(prompts=None, max_tokens=3, earlier=["ddd"], fits=fits)
     assert loop._best(written, histogram, request, _Style()).text == best  # noqa: SLF001 - as released
     assert found == ["aaa", "bbb", "ccc"][:asked]  # no more than needed: each takes time
 
@@ -911,7 +911,7 @@ def test_a_cancelled_check_releases_nothing_and_what_was_written_alike_is_asked_
     written = [_Candidate(loop.draft(tokens)) for tokens in ([0, 2], [0, 2], [1, 2])]
     stop, found = StopSignal(), []
     fits = lambda text: found.append(text) or (len(found) == 2 and stop.set())  # noqa: E731
-    request = TextRequest(*[None] * 5, 3, [], fits=fits, stop=stop)
+    request = PublicRequest(prompts=None, max_tokens=3, fits=fits, stop=stop)
     flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
     assert loop._best(written, flat, request, _Style()).text == "aaa"  # noqa: SLF001 - none fits
     assert found == ["aaa", "bbb"]
@@ -927,6 +927,16 @@ def test_generation_checks_each_text_for_its_own_label(model, monkeypatch):
     assert {label for label, _ in asked} == {"Refund"}
     released = asked[2 if len(asked) > 2 else 0][1]  # the one that fits, or else the likest
     assert made.text.startswith(released)  # an unended one is completed
+
+
+def test_a_text_without_records_reads_none_costs_nothing_and_differs_from_earlier_ones(model, monkeypatch):
+    monkeypatch.setattr(SetUp, "bodies", None)  # which would read records
+    made = synthesizer(model)
+    first = made.set_up.text_without_records("Refund", [], 8)
+    assert first
+    again = [made.set_up.text_without_records("Refund", [first], 8) for _ in range(5)]
+    assert any(text != first for text in again)
+    assert made.account.spent == dpf.PrivacySpend(0, 0)
 
 
 COLOURS = ("dark red", "dark blue", "pale pink hue", "pale pink tone")

@@ -81,13 +81,13 @@ def released(task: dpf.Task, backend: Moody, mechanism: Any, tokens: int, every:
     writer = PromptWriter(task, backend, 20)
     made: list[int] = []
     request = TextRequest(
-        Bodies(each_a_unit(records), writer),
-        PoissonSampler(Fraction(1), 3, 1, random_source),
-        mechanism.start(Draws(1.0, 1, 1, 3, RowChange.ADDED), 1.0, random_source),
-        Reservation.make(None, Terms(None, None, tokens, every, 1.0, {})),
-        writer.for_label("refund"),
-        tokens,
-        made,
+        units=Bodies(each_a_unit(records), writer),
+        sampler=PoissonSampler(Fraction(1), 3, 1, random_source),
+        release=mechanism.start(Draws(1.0, 1, 1, 3, RowChange.ADDED), 1.0, random_source),
+        reservation=Reservation.make(None, Terms(None, None, tokens, every, 1.0, {})),
+        prompts=writer.for_label("refund"),
+        max_tokens=tokens,
+        released=made,
     )
     assert list(loop.tokens(request)) == made
     assert len(made) <= tokens

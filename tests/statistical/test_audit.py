@@ -68,7 +68,14 @@ def count_hits(backend: Votes, units: list[list[list[int]]], noise: float, audit
     for _ in range(audit.runs):
         one = Reservation.make(None, Terms(None, None, 1, audit.block, noise, {}))
         release = Gaussian(top_k=None).start(draws, noise)
-        request = TextRequest(Written(units), sampler, release, one, PROMPTS, audit.block, [])
+        request = TextRequest(
+            units=Written(units),
+            sampler=sampler,
+            release=release,
+            reservation=one,
+            prompts=PROMPTS,
+            max_tokens=audit.block,
+        )
         released = [0, *loop.tokens(request)]
         follows = sum(backend.next(before) == after for before, after in itertools.pairwise(released))
         hits += follows >= audit.wanted
