@@ -149,16 +149,11 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
 
 def _confirm(synthesizer: Synthesizer) -> None:
     """Ask on a terminal whether to spend the budget, which nothing gives back; not with --quiet."""
-    from dpfewshot.planning.plan import noisy_strata
-
     plan, account = synthesizer.plan, synthesizer.account
     if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
-    little = 2 * len(noisy_strata(plan)) > len(plan.strata)
     texts = counted(plan.demonstrations, "text")
     question = f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on {texts}?"
-    if little:
-        question = "the texts of most labels will say little of the records: spend the budget anyway?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if at_terminal and not click.confirm(question, default=False, err=True):
         more = ""
