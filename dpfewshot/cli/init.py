@@ -310,7 +310,8 @@ def _asked_holdout(records: Records, units: str) -> float:
     click.echo(f"A label has {has} {units}. Texts that reflect them need {takes}", err=True)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        "texts help? No text is written from them. Without them, the test would cost as much budget again"
+        "texts help? No text is written from them: say no if too few are left to a label. Without them, the "
+        "test would cost as much budget again"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 
