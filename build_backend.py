@@ -47,6 +47,19 @@ def build_wheel(
     return name
 
 
+def build_editable(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
+    """Build the wheel that `pip install --editable` wants and return its name.
+
+    It puts this folder on the path. A finder, as by default, loses to any folder called "dpfewshot" beside a
+    script, and that is what a clone is called.
+    """
+    settings = {"editable_mode": "compat", **(config_settings or {})}
+    name: str = build_meta.build_editable(wheel_directory, settings, metadata_directory)
+    return name
+
+
 def repack_tar(path: Path) -> None:
     """Write an archive's files anew: sorted, with one date, without owners."""
     with tarfile.open(path) as archive:
