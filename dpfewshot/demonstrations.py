@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
@@ -120,6 +121,15 @@ class Demonstrations(Sequence[Demonstration]):
             InvalidRecords: the file cannot be read, or the line that it names is not a demonstration.
         """
         return cls(one for _, one in numbered_lines(path))
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[object]) -> Self:
+        """Read what `to_lines` gave, such as the JSON of a service's answer.
+
+        Raises:
+            InvalidRecords: one of them, which is named by its place, is not a demonstration.
+        """
+        return cls(_demonstration(line, f"line {number}") for number, line in enumerate(lines, start=1))
 
     def to_messages(self, task: Task, *, instruction: str | None = None) -> list[dict[str, str]]:
         """Messages in OpenAI's format: the instruction, then each text with its label as the answer.
@@ -297,14 +307,18 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
     """The demonstrations of a file, each with the number of its line. See `Demonstrations.from_jsonl`."""
     lines = read_text(path, InvalidRecords, if_missing="; `dpfewshot generate` writes it").split("\n")
     for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text, object_pairs_hook=_once_each)
-            json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
-            yield number, from_line(line)
-        except (TypeError, ValueError, RecursionError):
-            raise InvalidRecords(f"{path}: line {number}: is not a demonstration") from None
+        if text.strip():
+            with suppress(ValueError, RecursionError):  # no JSON, which is no demonstration either
+                text = json.loads(text, object_pairs_hook=_once_each)  # noqa: PLW2901
+            yield number, _demonstration(text, f"{path}: line {number}:")
+
+
+def _demonstration(line: object, where: str) -> Demonstration:
+    try:
+        json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
+        return from_line(line)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRecords(f"{where} is not a demonstration") from None
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def test_jsonl_there_and_back(tmp_path: Path) -> None:
     for items in ([ONE, OTHER, BASELINE, CERTIFIED], []):
         Demonstrations(items).to_jsonl(path)
         assert list(Demonstrations.from_jsonl(path)) == items
+        assert list(Demonstrations.from_lines(Demonstrations(items).to_lines())) == items
         assert [json.loads(line) for line in path.read_text().split("\n") if line] == [
             one.as_line() for one in items
         ]
@@ -110,6 +111,12 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
     for path in (tmp_path, "x" * 300):
         with pytest.raises(dpf.InvalidRecords, match=r"cannot be read: [\w ]+$"):
             Demonstrations.from_jsonl(path)
+
+
+@pytest.mark.parametrize("line", ["text", None, {}, ONE.as_line() | {"text": "\ud800"}, {1: set()}])
+def test_what_a_service_answers_that_is_no_demonstration_is_named(line: object) -> None:
+    with pytest.raises(dpf.InvalidRecords, match=r"^line 2 is not a demonstration$"):
+        Demonstrations.from_lines([ONE.as_line(), line])
 
 
 def test_lines_of_one_run_cost_what_the_run_reserved() -> None:
