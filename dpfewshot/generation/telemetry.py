@@ -106,7 +106,7 @@ class LogObserver(Observer):
 
     def failed(self, facts: Facts) -> None:
         """See `Observer.failed`."""
-        LOGGER.warning("a demonstration failed: %s", facts["label"], extra=facts)
+        LOGGER.warning("a demonstration failed: %s (%s)", facts["label"], facts["error"], extra=facts)
 
 
 class OpenTelemetryObserver(Observer):

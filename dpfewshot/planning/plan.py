@@ -344,7 +344,8 @@ class GenerationPlan:
             if label in stratum.labels:
                 return stratum
         raise InvalidPlan(
-            f"the plan has no label {label!r}: pass it in labels= when you create the synthesizer"
+            f"the plan has no label {label!r}, but {', '.join(map(repr, self.labels))}: pass it in labels= "
+            "when you create the synthesizer"
         )
 
     def as_dict(self) -> dict[str, object]:

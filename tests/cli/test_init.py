@@ -202,13 +202,13 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
 @pytest.mark.parametrize(
     ("columns", "words", "says"),
     [
-        ("body heading", "--yes", "surely that of --label-column, --unit: name it"),
+        ("body heading", "--yes", "tells which one it is: give --label-column, --unit"),
         (
             "body topic",
             "--yes",
-            "surely that of --unit: name it; --unit none: each record is protected alone",
+            "tells which one it is: give --unit; --unit none: each record is protected alone",
         ),
-        ("swordfish topic", "--yes", "surely that of --text, --unit: name it"),
+        ("swordfish topic", "--yes", "tells which one it is: give --text, --unit"),
         ("body topic", "--yes --unit none --label-column body --text topic", "may tell of records"),
         ("body topic", "--yes --unit none --label-column body --text body", "have one column"),
         ("body topic customer_id", "--yes --unit none --label-column customer_id", "may tell of records"),
