@@ -21,6 +21,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
+THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
 

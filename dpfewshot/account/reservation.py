@@ -98,8 +98,8 @@ class Reservation:
         self._inherited = self._closed = True
 
     def holds(self, lease: str) -> bool:
-        """Whether it may draw while the entry has this lease."""
-        return not self._closed and lease == self._lease
+        """Whether this is its entry's lease, so that nobody has resumed it since."""
+        return lease == self._lease
 
     @property
     def draws_left(self) -> int:

@@ -117,7 +117,7 @@ def _refusal(account: Account | None, shares: Sequence[_Share]) -> BudgetExceede
             return _refusal(account, shares)
         for share in shares:
             share.run.check_first()
-        return refusal
+        return shares[0].run.advised(refusal)
     return None
 
 

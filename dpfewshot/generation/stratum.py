@@ -15,7 +15,7 @@ from functools import partial
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
-from dpfewshot.account.draws import BEGUN, RunKey, Terms
+from dpfewshot.account.draws import BEGUN, THERE, RunKey, Terms
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.certificates import Certificate, plan_hash
 from dpfewshot.demonstrations import from_line
@@ -199,10 +199,14 @@ class StratumRun:
             for entry in found:  # one
                 if self.reservation is None:
                     self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-                elif self.reservation.holds(entry.draws.lease):
+                elif self.holds(entry.draws.lease):
                     break
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
+
+    def holds(self, lease: str) -> bool:
+        """Whether it has the entry of this lease, and left it to nobody."""
+        return self.reservation is not None and not self.away and self.reservation.holds(lease)
 
     def find(self) -> bool:
         """Take the stratum over from a process that has begun it meanwhile; whether one has.
@@ -233,10 +237,16 @@ class StratumRun:
 
     def check_first(self) -> None:
         """Refuse to begin a plan that another process has begun meanwhile, before its cost is refused."""
-        if self.account is not None and self.key.first:
-            keys = [entry.draws.key for entry in self.account.run_of(self.key.plan)]
-            if any(key is not None and key.run != self.key.run for key in keys):
-                raise RunTakenOver(BEGUN)
+        if self.key.first and self._has_other_runs():
+            raise RunTakenOver(BEGUN)
+
+    def advised(self, refusal: BudgetExceeded) -> BudgetExceeded:
+        """A refusal to pay for the plan that names a run of it, if another process has paid for one."""
+        return refusal.saying(f"{refusal}. {THERE}") if self._has_other_runs() else refusal
+
+    def _has_other_runs(self) -> bool:
+        account, key = self.account, self.key
+        return account is not None and account.durable and not {key.run}.issuperset(account.runs_of(key.plan))
 
     def check_open(self) -> None:
         """Refuse further work after `close`."""
@@ -340,10 +350,12 @@ class StratumRun:
             reservation = Reservation.make(self.account, self.terms)
         except RunTakenOver:
             raise
-        except (LedgerError, BudgetExceeded):
+        except (LedgerError, BudgetExceeded) as error:
             if self.find() and self.reservation is not None:  # perhaps its own, the answer lost
                 return self.reservation
             self.check_first()
+            if isinstance(error, BudgetExceeded):
+                raise self.advised(error) from None
             raise
         self.reservation = reservation  # before observers are told: one may close the synthesizer
         try:
