@@ -344,8 +344,8 @@ class GenerationPlan:
             if label in stratum.labels:
                 return stratum
         raise InvalidPlan(
-            f"the plan has no label {label!r}, but {', '.join(map(repr, self.labels))}: pass it in labels= "
-            "when you create the synthesizer"
+            f"the plan has no label {label!r}: pass it in labels= when you create the synthesizer. It has "
+            + ", ".join(map(repr, self.labels))
         )
 
     def as_dict(self) -> dict[str, object]:
