@@ -340,22 +340,17 @@ class Account:
                 change.replace(replace(found, draws=draws))
                 change.record(RELEASE, found, as_json({RELEASED: digest}))
 
-    def runs_of(self, plan: str) -> list[str]:
-        """The names of a plan's runs, `RunKey.run`, the newest first.
-
-        Raises:
-            LedgerError: the account is in memory, whose runs end with their process.
-        """
-        return self._store.runs_of(plan)
-
-    def run_of(self, plan: str, run: str, stratum: int | None = None) -> list[Entry]:
+    def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.
 
         Args:
+            plan: `RunKey.plan`.
+            run: `RunKey.run`; None is the newest run of the plan.
             stratum: `RunKey.stratum`; None for all of them.
 
         Raises:
-            LedgerError: an entry was changed behind the ledger's back, or the account is in memory.
+            LedgerError: an entry was changed behind the ledger's back, or the account is in memory, whose
+                runs end with their process.
         """
         return self._store.run_of(plan, run, stratum)
 

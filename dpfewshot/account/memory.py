@@ -111,11 +111,9 @@ class MemoryStore:
             having = (one.number for one in self._entries.values() if one.draws.lease == lease)
             return next(having, None)
 
-    def runs_of(self, *_: object) -> NoReturn:
+    def run_of(self, plan: str, run: str | None, stratum: int | None) -> NoReturn:  # noqa: ARG002 - whichever
         """No other process sees these runs."""
         raise LedgerError("a run in memory ends with its process: to resume it, " + ELSEWHERE)
-
-    run_of = runs_of
 
     def standing(self) -> Standing:
         """See `SqlStore`."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpfewshot.account.amounts import Amount
@@ -128,16 +128,11 @@ class SqlStore:
         with self._database.read() as connection:
             return connection.scalars(select(entries.c.id).where(having)).first()
 
-    def runs_of(self, plan: str) -> list[str]:
-        """See `Account.runs_of`. Cancelled entries have no run."""
-        query = _of(entries, self.settings.number).where(entries.c.plan == plan)
-        runs = query.with_only_columns(entries.c.run).group_by(entries.c.run)
-        with self._database.read() as connection:
-            return [*connection.scalars(runs.order_by(func.max(entries.c.id).desc()))]
-
-    def run_of(self, plan: str, run: str, stratum: int | None) -> list[Entry]:
-        """See `Account.run_of`."""
-        query = _of(entries, self.settings.number).where(entries.c.plan == plan, entries.c.run == run)
+    def run_of(self, plan: str, run: str | None, stratum: int | None) -> list[Entry]:
+        """See `Account.run_of`. Cancelled entries have no run."""
+        mine = (entries.c.account_id == self.settings.number) & (entries.c.plan == plan)
+        newest = select(entries.c.run).where(mine).order_by(entries.c.id.desc()).limit(1).scalar_subquery()
+        query = select(entries).where(mine, entries.c.run == (newest if run is None else run))
         if stratum is not None:
             query = query.where(entries.c.stratum == stratum)
         with self._database.read() as connection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass, replace
 from itertools import product
@@ -81,28 +81,17 @@ class Generation:
     @property
     def unfinished(self) -> bool:
         """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
-        found = self._entries(self._plan_hash)  # without an entry for a stratum that has not begun
-        return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found.values())
+        found = self._newest("")  # without an entry for a stratum that has not begun
+        return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found)
 
     def has_run(self, name: str) -> bool:
         """Whether the account has a run of this plan and name, finished or not."""
-        return bool(self._entries(self._plan_of(name)))
+        return bool(self._newest(name))
 
-    def _entries(self, plan: str, own: Iterable[str] = ()) -> dict[int, Entry]:
-        """The entries of a plan's newest run by stratum, and those of runs that began other strata beside it.
-
-        Processes that each generated some labels share one plan: no run has a stratum of another's. `own`
-        runs count as the newest.
-        """
-        found = dict[int, Entry]()
+    def _newest(self, name: str) -> list[Entry]:
         if self.account is None or not self.account.durable:
-            return found
-        for name in dict.fromkeys([*own, *self.account.runs_of(plan)]):
-            run = {e.draws.key.stratum: e for e in self.account.run_of(plan, name) if e.draws.key is not None}
-            if found.keys() & run.keys():
-                break
-            found |= run
-        return found
+            return []
+        return self.account.run_of(self._plan_of(name))
 
     def _plan_of(self, name: str) -> str:
         return _sha256([self._plan_hash, name]) if name else self._plan_hash
@@ -110,9 +99,9 @@ class Generation:
     def resume(self, name: str) -> None:
         """Continue the newest run of this plan and name in the ledger, or begin one.
 
-        Labels that other processes began beside it are continued, too. Whoever held them draws no more of
-        what it has begun. A synthesizer that has reserved for itself under this name continues its own run,
-        and leaves one of another name open. The name is empty for those that nobody named.
+        Whoever held it draws no more of what it has begun. A synthesizer that has reserved for itself under
+        this name continues its own run, and leaves one of another name open. The name is empty for those that
+        nobody named.
         """
         if self.account is None or not self.account.durable:
             raise InvalidPlan(
@@ -125,25 +114,22 @@ class Generation:
                 run.late.clear()  # what was not returned is among what the run has released
             plan = self._plan_of(name)
             begun = [run for run in self.runs if run.reservation is not None]
-            own = [run.key.run for run in begun if run.key.plan == plan]
-            if not own:
-                for run in begun:
-                    run.leave()
-            found = self._entries(plan, own)
-            names = {number: entry.draws.key.run for number, entry in found.items() if entry.draws.key}
-            newest = next(iter(names.values()), new_lease())
-            taken = dict[int, StratumRun]()
-            for number, run in enumerate(self.runs):
-                first = run.key.first if own else not found
-                run.key = RunKey(plan, names.get(number, newest), number, first)
-                if number not in found:
-                    run.reservation, run.away = None, False
-                elif not run.holds(found[number].draws.lease):
-                    taken[found[number].number] = run
+            if begun and begun[0].key.plan == plan:
+                for run in self.runs:  # another process may have taken it over, or begun a label of it
+                    run.take_back()
+                return
+            for run in begun:
+                run.leave()
+            entries = self.account.run_of(plan)
+            found = {one.number: one.draws.key for one in entries if one.draws.key is not None}
+            named = next((key.run for key in found.values()), new_lease())
+            for run in self.runs:
+                run.key = replace(run.key, plan=plan, run=named, first=not found)
+            taken = {entry: self.runs[key.stratum] for entry, key in found.items()}
             if taken:  # all strata at once: of two processes that resume, one gets the whole run
                 resumed = Reservation.resume(self.account, {entry: run.terms for entry, run in taken.items()})
                 for run, reservation in zip(taken.values(), resumed, strict=True):
-                    run.reservation, run.away = reservation, False
+                    run.reservation = reservation
 
     def close(self) -> None:
         """Draw no more, and refuse later requests. See `StratumRun.close`."""

@@ -228,7 +228,7 @@ class StratumRun:
         self.closed = True
         if self.reservation is None:
             return
-        complete = len(self.reservation.released) >= len(self.labels)
+        complete = not without(self.labels, self.released)
         durable = self.account is not None and self.account.durable
         if durable and self.reservation.asked and not complete:
             self.reservation.hand_over()
@@ -237,16 +237,22 @@ class StratumRun:
 
     def check_first(self) -> None:
         """Refuse to begin a plan that another process has begun meanwhile, before its cost is refused."""
-        if self.key.first and self._has_other_runs():
+        if self.key.first and self._is_another_there():
             raise RunTakenOver(BEGUN)
 
     def advised(self, refusal: BudgetExceeded) -> BudgetExceeded:
-        """A refusal to pay for the plan that names a run of it, if another process has paid for one."""
-        return refusal.saying(f"{refusal}. {THERE}") if self._has_other_runs() else refusal
-
-    def _has_other_runs(self) -> bool:
+        """A refusal that names the run of this plan that another process paid for, if this one has none."""
         account, key = self.account, self.key
-        return account is not None and account.durable and not {key.run}.issuperset(account.runs_of(key.plan))
+        if account is None or not self._is_another_there() or account.run_of(key.plan, key.run):
+            return refusal
+        return refusal.saying(f"{refusal}. {THERE}")
+
+    def _is_another_there(self) -> bool:
+        """Whether the plan's newest run is another one."""
+        if self.account is None or not self.account.durable:
+            return False
+        keys = [entry.draws.key for entry in self.account.run_of(self.key.plan)]
+        return any(key is not None and key.run != self.key.run for key in keys)
 
     def check_open(self) -> None:
         """Refuse further work after `close`."""

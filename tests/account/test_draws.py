@@ -91,7 +91,7 @@ def test_progress_is_recorded_while_an_entry_is_open_and_by_its_lease_alone(acco
     account.draw(entry, "first")
     account.record_progress(entry, "first", "mine")
     account.record_progress(entry, "second", "another's")
-    [found] = account.run_of(KEY.plan, KEY.run)
+    [found] = account.run_of(KEY.plan)
     assert (found.draws.left, found.draws.progress) == (7, "mine")
     account.settle(entry, "first")
     with pytest.raises(LedgerError, match="settled"):
@@ -155,7 +155,7 @@ def test_a_killed_process_loses_the_draw_and_the_token_in_progress(account: Acco
             tokens.append(number)
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    [entry] = account.run_of(KEY.plan, KEY.run)
+    [entry] = account.run_of(KEY.plan)
     later = resume(account, TERMS, entry.number)
     assert (later.draws_left, later.unfinished) == (2, {"refund": [0, 1, 2, 3, 4]})
 
@@ -260,13 +260,12 @@ def test_the_newest_run_of_a_plan_is_found(account: Account) -> None:
         made = Reservation.make(account, terms)
         if run == "c":
             made.close()  # cancelled: as if it had never been
-    assert account.runs_of("plan") == ["b", "a"]
-    found = [entry.draws.key for entry in account.run_of("plan", "b") if entry.draws]
+    found = [entry.draws.key for entry in account.run_of("plan") if entry.draws]
     assert found == [RunKey("plan", "b", 0), RunKey("plan", "b", 1)]
     assert [entry.number for entry in account.run_of("plan", "a")] == [1]
-    assert account.runs_of("another plan") == []
+    assert account.run_of("another plan") == []
     with pytest.raises(LedgerError, match="in memory ends with its process"):
-        Account.in_memory(BUDGET).runs_of("plan")
+        Account.in_memory(BUDGET).run_of("plan")
 
 
 def test_a_release_whose_answer_is_lost_is_recorded_once(account: Account) -> None:
