@@ -392,7 +392,7 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
     flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
     if flags:  # columns are not listed: they are a record if the first line is missing
         none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
-        raise InvalidRecords(f"{file}: no column's name tells which one it is: give {', '.join(flags)}{none}")
+        raise InvalidRecords(f"{file}: the columns' names do not say which: give {', '.join(flags)}{none}")
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:

@@ -161,21 +161,23 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
-    most, subjects = set_up.plan.settings.shots_per_label, {one: set_up.task.subjects(one) for one in labels}
+    most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
+    subjects = {one: set_up.task.subjects(one) for one in labels}
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
     yield f"      without your data, at no cost, the model writes{some}:"
     letters = False
     try:
         for label in labels[:shown]:
             said: list[str] = []
-            for _ in range(min(most, max(1, len(subjects[label])))):  # one of each subject
+            for _ in range(min(most, max(1, len(subjects[label])))):
                 said.append(set_up.text_without_records(label, said, tokens))
                 letters = letters or _OF_A_LETTER.search(said[-1]) is not None
                 yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
-    if left := [on_one_line(label) for label, each in subjects.items() if len(each) > most]:
+    left = [on_one_line(one) for one in labels if len(subjects[one]) > most and set_up.mechanism.draws_once]
+    if left:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
     misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
     yield (

@@ -202,13 +202,13 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
 @pytest.mark.parametrize(
     ("columns", "words", "says"),
     [
-        ("body heading", "--yes", "tells which one it is: give --label-column, --unit"),
+        ("body heading", "--yes", "do not say which: give --label-column, --unit"),
         (
             "body topic",
             "--yes",
-            "tells which one it is: give --unit; --unit none: each record is protected alone",
+            "do not say which: give --unit; --unit none: each record is protected alone",
         ),
-        ("swordfish topic", "--yes", "tells which one it is: give --text, --unit"),
+        ("swordfish topic", "--yes", "do not say which: give --text, --unit"),
         ("body topic", "--yes --unit none --label-column body --text topic", "may tell of records"),
         ("body topic", "--yes --unit none --label-column body --text body", "have one column"),
         ("body topic customer_id", "--yes --unit none --label-column customer_id", "may tell of records"),
@@ -544,7 +544,11 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     told = Path(FILE_NAME).read_text()
     described = f"[task.label_descriptions]\n{LABELS[0]} = 'one; another; a third'\n\n[records]"
     Path(FILE_NAME).write_text(told.replace("[records]", described))
-    out = made("plan", "--set", "probe_seconds=0.01")[1]
+    told = made("plan", "--set", "probe_seconds=0.01")[1]
+    assert f"{text} 1" not in told  # a mechanism that draws tokens writes of all subjects
+    assert "more subjects than texts" not in told
+    edit(top_k="# top_k = 100")
+    out = made("plan", "--mechanism", "word-histogram", "--set", "probe_seconds=0.01")[1]
     assert f"{LABELS[0]}: {text}\n        {LABELS[0]}: {text} 1\n        {LABELS[1]}: {text}\n" in out
     assert f"{text} 2" not in out  # two of its three subjects are written about
     assert f"\n      {LABELS[0]}: more subjects than texts, so the last get none" in out
