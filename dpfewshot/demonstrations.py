@@ -8,7 +8,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
@@ -124,7 +123,7 @@ class Demonstrations(Sequence[Demonstration]):
 
     @classmethod
     def from_lines(cls, lines: Iterable[object]) -> Self:
-        """Read what `to_lines` gave, such as the JSON of a service's answer.
+        """Read what `to_lines` gave, such as a service's answer: mappings, or each as JSON.
 
         Raises:
             InvalidRecords: one of them, which is named by its place, is not a demonstration.
@@ -308,13 +307,13 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
     lines = read_text(path, InvalidRecords, if_missing="; `dpfewshot generate` writes it").split("\n")
     for number, text in enumerate(lines, start=1):
         if text.strip():
-            with suppress(ValueError, RecursionError):  # no JSON, which is no demonstration either
-                text = json.loads(text, object_pairs_hook=_once_each)  # noqa: PLW2901
             yield number, _demonstration(text, f"{path}: line {number}:")
 
 
 def _demonstration(line: object, where: str) -> Demonstration:
     try:
+        if isinstance(line, str):
+            line = json.loads(line, object_pairs_hook=_once_each)
         json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
         return from_line(line)
     except (TypeError, ValueError, RecursionError):

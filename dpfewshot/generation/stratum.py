@@ -199,14 +199,10 @@ class StratumRun:
             for entry in found:  # one
                 if self.reservation is None:
                     self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-                elif self.holds(entry.draws.lease):
+                elif not self.away and self.reservation.holds(entry.draws.lease):
                     break
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
-
-    def holds(self, lease: str) -> bool:
-        """Whether it has the entry of this lease, and left it to nobody."""
-        return self.reservation is not None and not self.away and self.reservation.holds(lease)
 
     def find(self) -> bool:
         """Take the stratum over from a process that has begun it meanwhile; whether one has.

@@ -73,6 +73,7 @@ def test_jsonl_there_and_back(tmp_path: Path) -> None:
         Demonstrations(items).to_jsonl(path)
         assert list(Demonstrations.from_jsonl(path)) == items
         assert list(Demonstrations.from_lines(Demonstrations(items).to_lines())) == items
+        assert list(Demonstrations.from_lines(filter(None, path.read_text().split("\n")))) == items
         assert [json.loads(line) for line in path.read_text().split("\n") if line] == [
             one.as_line() for one in items
         ]

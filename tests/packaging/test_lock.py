@@ -1,6 +1,9 @@
 """requirements/ holds what pyproject.toml asks for, pinned by hash; the version stands in one place."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +121,11 @@ def test_the_version_stands_in_one_place():
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [version]
     (date,) = re.findall(r"^date-released: (\d{4}-\d\d-\d\d)$", citation, re.MULTILINE)
     assert f"\n## {version} ({date})\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_a_script_beside_a_clone_imports_the_package_and_not_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "dpfewshot").mkdir()  # what a clone is called
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "-c", "import dpfewshot; print(dpfewshot.__version__)"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == dpfewshot.__version__, done.stderr
