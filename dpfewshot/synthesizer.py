@@ -175,9 +175,12 @@ class Synthesizer:
         """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
         return self._generation.unfinished
 
-    def has_run(self, name: str = "") -> bool:
-        """Whether the account has a run of this plan and name, finished or not, which `resume` continues."""
-        return self._generation.has_run(name)
+    def newest_run(self, name: str = "") -> str | None:
+        """The run of this plan and name, finished or not, which `resume` continues, as certificates name it.
+
+        None if the account has no such run.
+        """
+        return self._generation.newest_run(name)
 
     def probe(self, seconds: float = 2.0) -> GenerationPlan:
         """Measure the backend on public prompts of the plan's lengths; return the plan with its seconds.
@@ -210,6 +213,7 @@ class Synthesizer:
         *,
         on_demonstration: OnDemonstration | None = None,
         resume: bool | str = False,
+        keep: Iterable[Demonstration] | None = None,
         executor: Executor | None = None,
         worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
@@ -222,6 +226,9 @@ class Synthesizer:
                 one. What it released is returned and not paid for again. A process that still runs it draws
                 no more of what it has begun (docs/proofs/resuming.md). A string names the run, for those who
                 make several with one plan: one a night, say.
+            keep: of the run's texts those to keep. Others are replaced by new ones, which cost nothing, so a
+                mechanism is needed whose one draw serves all texts, as the default's. None: all. Choose by
+                how they read, never by the records: the guarantee covers no such choice.
             executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
                 need an account of a ledger.
@@ -229,7 +236,8 @@ class Synthesizer:
                 "package.module:factory". None: threads share the synthesizer's; other processes need one.
 
         Raises:
-            InvalidPlan: `resume` without a ledger, or a worker has no backend or another model.
+            InvalidPlan: `resume` without a ledger, `keep` with a mechanism that draws for each text, or a
+                worker has no backend or another model.
             BudgetExceeded, BackendError, LedgerError: as `generate`. All demonstrations that draws are left
                 for are made before BudgetExceeded names those that cannot be; of labels that have not begun,
                 none if they do not all fit the budget.
@@ -238,7 +246,7 @@ class Synthesizer:
             workers = Workers.of(executor, self.set_up.backend, worker_backend)
         finally:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
-        return self._generate_all(on_demonstration, workers, StopSignal(), resume=resume)
+        return self._generate_all(on_demonstration, workers, StopSignal(), resume=resume, keep=keep)
 
     def close(self) -> None:
         """Give back what never drew, and refuse every later call with `BudgetExceeded`.
@@ -273,6 +281,7 @@ class Synthesizer:
         *,
         on_demonstration: OnDemonstration | None = None,
         resume: bool | str = False,
+        keep: Iterable[Demonstration] | None = None,
         executor: Executor | None = None,
         worker_backend: BackendFactory | None = None,
     ) -> Demonstrations:
@@ -283,7 +292,7 @@ class Synthesizer:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return await in_thread(
             self._generation.threads[None],
-            lambda stop: self._generate_all(on_demonstration, workers, stop, resume=resume),
+            lambda stop: self._generate_all(on_demonstration, workers, stop, resume=resume, keep=keep),
         )
 
     def _generate_all(
@@ -293,12 +302,19 @@ class Synthesizer:
         stop: StopSignal,
         *,
         resume: bool | str,
+        keep: Iterable[Demonstration] | None,
     ) -> Demonstrations:
         if not isinstance(resume, bool | str) or resume == "":  # type: ignore[redundant-expr]  # 1 begins another
             raise InvalidPlan("resume must be True, False or the name of a run")
+        if keep is not None and not self.set_up.mechanism.draws_once:
+            raise InvalidPlan(
+                f"keep= replaces texts at no cost, and {self.plan.mechanism} draws for each text"
+            )
         if resume is not False:
             self._generation.resume("" if resume is True else resume)
-        return release_all(self._generation, on_demonstration, stop, workers, resume=resume is not False)
+        return release_all(
+            self._generation, on_demonstration, stop, workers, resume=resume is not False, keep=keep
+        )
 
     def _at_most(self, max_tokens: int | None) -> int:
         planned = self._planner.settings.max_tokens

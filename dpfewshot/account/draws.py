@@ -22,6 +22,9 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
 THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
+ANY_TOKENS: Final = "any"
+"""In place of the tokens that a draw serves, where all texts of a stratum come from one draw."""
+
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
 

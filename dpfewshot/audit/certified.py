@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpfewshot.account.amounts import NOTHING, Amount, in_words
-from dpfewshot.account.draws import draws_in, draws_of
+from dpfewshot.account.draws import ANY_TOKENS, draws_in, draws_of
 from dpfewshot.account.history import PAID, RESERVATION, RESERVE, plan_facts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import total_over_scopes
@@ -182,12 +182,20 @@ def _disagreements(lines: Sequence[_Line], account: _Account, row: _Row, details
     yield from _others(lines, account.released.get(row["id"], Counter()))
     if any(one.text and not one.token_count for _, one, _ in lines):
         yield "a line has a text and states no tokens"
+    yield from _unpaid(lines, row, details)
+
+
+def _unpaid(lines: Sequence[_Line], row: _Row, details: _Row) -> Iterator[str]:
+    """Which tokens the draws of an entry do not suffice for."""
     tokens = sum(one.token_count for _, one, _ in lines)
     each = details.get("tokens_per_step")  # a release without tokens, as of `choose`, has none
-    paid = (draws_in(details).left - draws_of(row).left) * each if isinstance(each, int) else None
-    if paid is None and row["state"] in PAID:
-        yield "the entry is no generation's: it paid for no demonstration"
-    if paid is not None and tokens > paid:
+    served = tokens if each == ANY_TOKENS else each
+    if not isinstance(served, int):
+        if row["state"] in PAID:  # of another kind of release
+            yield "the entry is no generation's: it paid for no demonstration"
+        return
+    paid = (draws_in(details).left - draws_of(row).left) * served
+    if tokens > paid:
         yield f"the lines have {counted(tokens, 'token')}, but the entry paid for {paid} at most"
 
 

@@ -27,6 +27,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "init": "init",
     "plan": "plan",
     "generate": "generate",
+    "replace": "replace",
     "prompt": "prompt",
     "labels": "releases",
     "choose": "releases",

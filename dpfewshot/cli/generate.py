@@ -7,17 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from io import FileIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
+from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
@@ -25,9 +23,8 @@ from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
-from dpfewshot.demonstrations import Demonstrations, json_line
-from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
-from dpfewshot.runtime.files import write_errors
+from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import (
     Demonstration,
     PrivacySpend,
@@ -49,6 +46,9 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
+
+JUDGE: Final = "judge only how they read, not by your records"
+"""How to choose among texts: the guarantee covers no choice that depends on the records."""
 
 _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, and loses it\n"
 
@@ -84,11 +84,11 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     run: bool | str = resume is not None and (resume == NEWEST or resume)
     if run and ledger is None:
         raise click.UsageError("--resume needs --ledger, which keeps what a run has released")
-    there = _lines_of(output).total()
+    there = lines_of(output).total()
     project.account.check_counts(str(output), there=there > 0)
     with (
         nullcontext() if run or ledger is None else _naming_resume(project),
-        _Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
+        Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(
             project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
         ) as work,
@@ -134,7 +134,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
 
 def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
     """Whether --resume finds no run to continue, so that one begins, and say so."""
-    if synthesizer.has_run("" if resume is True else resume):
+    if synthesizer.newest_run("" if resume is True else resume):
         return False
     begun = unfinished_runs(synthesizer.account) if resume is True and synthesizer.account else []
     if begun:  # --resume most likely means that one
@@ -171,7 +171,12 @@ def _conclude(demonstrations: Demonstrations, project: Project, account: Account
             if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
-        stages()("delete the texts that you would not use, judging only how they read, not by your records")
+        discarded = "texts that you would not use: "
+        if project.counts_words and account is not None and account.durable and project.output is not None:
+            discarded += "dpfewshot replace writes others in their place, at no cost"
+        else:
+            discarded += "delete their lines"
+        stages()(f"{discarded}; {JUDGE}")
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
@@ -205,9 +210,10 @@ def _naming_resume(project: Project) -> Iterator[None]:
                     f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
                     f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
                 )
+            others = ", and replace writes other texts" if project.counts_words else ""
             raise refusal.saying(
-                f"{refusal}. generate --resume ends an interrupted run at "
-                f"no cost; further texts need a larger budget: {larger}"
+                f"{refusal}. generate --resume ends an interrupted run at no cost{others}; a further run "
+                f"needs a larger budget: {larger}"
             ) from None
         resume = (
             "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"
@@ -216,7 +222,7 @@ def _naming_resume(project: Project) -> Iterator[None]:
 
 
 def _release(
-    synthesizer: Synthesizer, lines: _Lines, work: Mapping[str, Any], *, resume: bool | str, verb: str
+    synthesizer: Synthesizer, lines: Lines, work: Mapping[str, Any], *, resume: bool | str, verb: str
 ) -> Demonstrations:
     """Generate and write all demonstrations. Ctrl-C tells what there is, what is spent, and how to resume."""
     tell, planned = stages(), synthesizer.plan.demonstrations
@@ -308,83 +314,3 @@ def _interrupted(account: Account | None, again: str, *, between: bool) -> str:
     if not between:
         others = "the others; the text that was being written lost its draw: it may end early or be missing"
     return f"The same command with {again} makes {others}; labels that have not begun reserve theirs then"
-
-
-# ---- lines -----------------------------------------------------------------------------------------------
-
-
-class _Lines:
-    """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
-
-    def __init__(self, output: str | None, *, held: bool = False) -> None:
-        self.output = output
-        self._held = held  # until all are printed as one object
-        self._file: FileIO | None = None
-        self._told: Counter[bytes] = Counter()  # lines of this run
-        self._is_new = output is not None and not os.path.lexists(output)
-
-    def __enter__(self) -> Self:
-        if self.output is not None:
-            with write_errors(self.output):
-                self._file = Path(self.output).open("ab", buffering=0)
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is None or self.output is None:
-            return
-        is_empty = os.fstat(self._file.fileno()).st_size == 0
-        self._file.close()
-        if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
-            with suppress(OSError):
-                Path(self.output).unlink()
-
-    def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
-        """Write a line; `again`: unless the file has it from the run that this one continues."""
-        line = json_line(demonstration)
-        encoded = line.encode(errors="replace")
-        self._told[encoded] += 1
-        there = _lines_of(self.output) if again else Counter()  # another process may have written more
-        if self._held or there[encoded] >= self._told[encoded]:
-            return
-        if self._file is None or self.output is None:
-            click.echo(line, nl=False)
-            return
-        data = _missing_end(self.output) + encoded
-        before = os.fstat(self._file.fileno()).st_size
-        try:
-            whole, reason = self._file.write(data) == len(data), "the disk is full"
-        except OSError as error:
-            whole, reason = False, str(error.strerror)
-        if not whole:
-            with suppress(OSError):  # half a line would make the whole file unreadable
-                self._file.truncate(before)
-            click.echo(line, nl=False)  # it was paid for, so it must not be lost
-            raise DPFewShotError(
-                f"cannot write {self.output}: {reason}; the last line went to standard output"
-            )
-
-    def holding(self, released: int, planned: int) -> str:
-        """Where what an interrupted run released is."""
-        if not released:
-            as_before = f", and {self.output} is as it was before" if self.output else ""
-            return f"this run released no demonstration{as_before}"
-        where = "not printed" if self._held else f"in {self.output}" if self.output else "printed"
-        are = "is" if released == 1 else "are"
-        return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
-
-
-def _lines_of(path: str | None) -> Counter[bytes]:
-    """The lines of a file, if there is one, as it is now."""
-    if path is None or not Path(path).is_file():
-        return Counter()
-    with write_errors(path):
-        return Counter(Path(path).read_bytes().splitlines(keepends=True))
-
-
-def _missing_end(path: str) -> bytes:
-    """The line end that a file lacks, so that a truncated line stays a line of its own."""
-    if not Path(path).is_file() or not Path(path).stat().st_size:
-        return b""
-    with Path(path).open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return b"" if file.read() == b"\n" else b"\n"

@@ -200,8 +200,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     all_of_it = "generate spends the whole budget: nothing is left for further texts of these labels"
     if synthesizer.set_up.mechanism.draws_once:
         all_of_it = (
-            "generate spends the whole budget, whatever the number of texts: if you want more of them, raise "
-            "shots now"
+            "generate spends the whole budget; replace then writes others, more or longer ones for nothing"
         )
     if account is None or not account.spent.epsilon:
         all_of_it += ". Other folders and scripts on these records are not counted: their epsilon adds up"

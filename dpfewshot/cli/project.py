@@ -313,6 +313,14 @@ class Project:
         of_a_paper = settings.sampling != "poisson" or settings.preset is not None
         return 0.0 if of_a_paper or by_masked_text or self.budget.epsilon == math.inf else HOLDOUT
 
+    @property
+    def counts_words(self) -> bool:
+        """Whether one count of words serves all texts of a label, so that further ones cost nothing."""
+        from dpfewshot.planning.defaults import counts_words
+
+        mechanism = self.settings.made_mechanism()
+        return counts_words(self.task, self.expert_settings()) if mechanism is None else mechanism.draws_once
+
     def expert_settings(self) -> Settings:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
@@ -330,7 +338,6 @@ class Project:
         reserved some of the plan. If the caller describes how the texts will read, no warning repeats it.
         """
         from dpfewshot.mechanisms.word_histogram import CANDIDATES
-        from dpfewshot.planning.defaults import counts_words
         from dpfewshot.planning.population import relation_of
 
         options, account = self.settings, self.account
@@ -346,9 +353,7 @@ class Project:
         opened = account.opened(*run, None)
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
-        prompts = options.prompts_per_draw
-        if counts_words(task, self.expert_settings()) if mechanism is None else mechanism.draws_once:
-            prompts = CANDIDATES  # the only prompts, and none has a record
+        prompts = CANDIDATES if self.counts_words else options.prompts_per_draw  # none of them has a record
         backend = open_backend(self.model, prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings
         from dpfewshot.synthesizer import Synthesizer

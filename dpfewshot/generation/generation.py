@@ -84,9 +84,9 @@ class Generation:
         found = self._newest("")  # without an entry for a stratum that has not begun
         return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found)
 
-    def has_run(self, name: str) -> bool:
-        """Whether the account has a run of this plan and name, finished or not."""
-        return bool(self._newest(name))
+    def newest_run(self, name: str) -> str | None:
+        """The name of the account's newest run of this plan and name, finished or not; None without one."""
+        return next((one.draws.key.run for one in self._newest(name) if one.draws.key is not None), None)
 
     def _newest(self, name: str) -> list[Entry]:
         if self.account is None or not self.account.durable:
@@ -161,10 +161,14 @@ def unaccounted(set_up: SetUp) -> Generation:
 def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
     """A hash of the public settings that a run has in common with the one that it continues."""
     mechanism: object = set_up.mechanism
+    plan = set_up.plan.figures()
+    if set_up.mechanism.draws_once:  # texts cost nothing: a run may go on with more, or with longer ones
+        for name in ("shots_per_label", "max_tokens", "tokens_per_draw", "prompt_tokens"):
+            del plan[name]
     identity = {
         **further,
         "task": set_up.task.identity(),
-        "plan": set_up.plan.figures(),
+        "plan": plan,
         # the repr of a user's own mechanism may contain an address
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
         "weights": set_up.backend.weights,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dpfewshot.account.amounts import EventCost
+from dpfewshot.account.draws import ANY_TOKENS
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.protocol import LogprobBackend
@@ -169,13 +170,6 @@ class SetUp:
             for part in range(self.plan.settings.disjoint_parts)
         ]
 
-    def _tokens_served(self, stratum: StratumPlan) -> int:
-        """The most tokens of texts that a draw serves: all of a stratum for a mechanism with one release."""
-        settings = self.plan.settings
-        if self.mechanism.draws_once:
-            return len(stratum.labels) * settings.shots_per_label * settings.max_tokens
-        return settings.tokens_per_draw
-
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
@@ -189,7 +183,9 @@ class SetUp:
             "noise_multiplier": stratum.noise_multiplier,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
-            "tokens_per_step": self._tokens_served(stratum),
+            "tokens_per_step": ANY_TOKENS
+            if self.mechanism.draws_once
+            else self.plan.settings.tokens_per_draw,
             **self.provenance.details(),
         }
 

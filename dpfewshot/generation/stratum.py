@@ -17,7 +17,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import BEGUN, THERE, RunKey, Terms
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.certificates import Certificate, plan_hash
+from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.generation.set_up import SetUp
@@ -36,6 +36,7 @@ class StratumRun:
     Attributes:
         part: which of the stratum's disjoint parts it draws from.
         labels: one for each demonstration that is planned for it, in order.
+        replaced: the labels of released demonstrations that others take the place of.
         account: charges the budget; None without a guarantee.
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
@@ -51,6 +52,7 @@ class StratumRun:
     account: Account | None = field(repr=False)
     observers: Observers = field(repr=False)
     key: RunKey
+    replaced: tuple[str, ...] = ()
     reservation: Reservation | None = field(default=None, init=False)
     closed: bool = field(default=False, init=False)
     away: bool = field(default=False, init=False)
@@ -86,7 +88,8 @@ class StratumRun:
         if self.reservation is None:
             return self.plan.steps
         if self.reservation.histogram is not None:
-            return max(0, len(self.labels) - len(self.reservation.released))  # a part may have none planned
+            wanted = len(self.labels) + len(self.replaced)
+            return max(0, wanted - len(self.reservation.released))  # a part may have none planned
         return self.reservation.draws_left
 
     @property
@@ -94,6 +97,22 @@ class StratumRun:
         """The demonstrations that it has released, in their order."""
         lines = [] if self.reservation is None else self.reservation.released
         return [from_line(line) for line in lines]
+
+    def replace_all_but(self, kept: Counter[str]) -> list[Demonstration]:
+        """What it has released and is kept; others take the place of the rest.
+
+        Args:
+            kept: the hashes of the lines to keep, of which those that are found are taken off.
+        """
+        found, self.replaced = [], ()
+        for one in self.released:
+            digest = line_hash(one.as_line())
+            if kept[digest]:
+                kept[digest] -= 1
+                found.append(one)
+            else:
+                self.replaced += (one.label,)
+        return found
 
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""
@@ -224,7 +243,7 @@ class StratumRun:
         self.closed = True
         if self.reservation is None:
             return
-        complete = not without(self.labels, self.released)
+        complete = not without(self.labels + self.replaced, self.released)
         durable = self.account is not None and self.account.durable
         if durable and self.reservation.asked and not complete:
             self.reservation.hand_over()

@@ -215,7 +215,7 @@ class StratumTask:
         arguments["plan"] = replace(set_up.plan, strata=(run.plan,))
         arguments["units"] = {run.plan.scope: set_up.units[run.plan.scope]}
         model = _model(set_up, self.labels[0])
-        stratum = run.part, run.labels, run.account, run.key
+        stratum = run.part, run.labels + run.replaced, run.account, run.key
         return _TravelledTask, (arguments, stratum, self.labels, len(run.released), self.backend, model)
 
 

@@ -73,7 +73,7 @@ class Pool:
             except dpf.BackendError:
                 self.problem, paces = MODEL, 1
             except dpf.BudgetExceeded as error:
-                if not await asyncio.to_thread(self._synthesizer.has_run):
+                if not await asyncio.to_thread(self._synthesizer.newest_run):
                     LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
                     self.problem = BUDGET
                     return
@@ -87,7 +87,7 @@ class Pool:
     async def _publish(self) -> None:
         """Generates with the present synthesizer, and publishes one demonstration a pace."""
         synthesizer, made = self._synthesizer, list[dpf.Demonstration]()
-        if await asyncio.to_thread(lambda: synthesizer.has_run() and not synthesizer.unfinished):
+        if await asyncio.to_thread(lambda: synthesizer.newest_run() and not synthesizer.unfinished):
             self.ready = list(await synthesizer.agenerate_all(resume=True))  # draws nothing
             return
         loop = asyncio.get_running_loop()

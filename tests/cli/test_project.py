@@ -111,7 +111,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
     assert "is left, for 'generates: delivery'" in err  # not the other
-    assert "generate --resume ends an interrupted run at no cost; further texts need a larger budget" in err
+    assert "generate --resume ends an interrupted run at no cost; a further run needs a larger budget" in err
     larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+), for good: 50 % ", err)
     assert larger is not None
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
@@ -196,7 +196,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         f"account tickets: chain tip {here.chain_tip}",
         "spent: epsilon 2.0000, delta 1e-06",
         "you may publish these texts, or use them in prompts to any model, without limit",
-        "delete the texts that you would not use, judging only how they read, not by your records",
+        "texts that you would not use: delete their lines; judge only how they read, not by your records",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
     assert (status, out) == (0, "")

@@ -16,7 +16,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
-from dpfewshot.cli.generate import _Lines
+from dpfewshot.cli.lines import Lines
 from tests.support import factory
 from tests.support.processes import in_child
 from tests.support.resuming import GONE, acts, draws_left, fails_at, fails_once, make
@@ -227,15 +227,15 @@ def test_half_an_output_line_is_taken_back(tmp_path: Path, capsys: pytest.Captur
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60, whole[1]))
     try:
-        with pytest.raises(dpf.DPFewShotError, match="standard output"), _Lines(str(path)) as lines:
+        with pytest.raises(dpf.DPFewShotError, match="standard output"), Lines(str(path)) as lines:
             lines.write(ONE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, whole)
         signal.signal(signal.SIGXFSZ, ignored)
     assert "my parcel is late" in capsys.readouterr().out
-    with _Lines(str(path)) as lines:
+    with Lines(str(path)) as lines:
         lines.write(ONE, again=True)
-    with _Lines(str(path)) as lines:
+    with Lines(str(path)) as lines:
         for _ in "ab":
             lines.write(ONE, again=True)  # the file has one of the two
     assert dpf.Demonstrations.from_jsonl(path).items == (ONE, ONE)
@@ -244,6 +244,6 @@ def test_half_an_output_line_is_taken_back(tmp_path: Path, capsys: pytest.Captur
 def test_a_file_that_does_not_end_a_line_gets_its_end(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(json.dumps(ONE.as_line()))
-    with _Lines(str(path)) as lines:
+    with Lines(str(path)) as lines:
         lines.write(ONE)
     assert dpf.Demonstrations.from_jsonl(path).items == (ONE, ONE)

@@ -113,7 +113,7 @@ METHODS: dict[str, Call] = {
     "account": lambda here: _spent(here.synthesizer()),
     "spent": lambda here: here.synthesizer().spent,
     "unfinished": lambda here: here.synthesizer().unfinished,
-    "has_run": lambda here: here.synthesizer().has_run("night"),
+    "newest_run": lambda here: here.synthesizer().newest_run("night") is None,
     "probe": lambda here: here.synthesizer().probe(0.01),
     "generate": lambda here: here.synthesizer().generate("delivery"),
     "generate_all": lambda here: here.synthesizer().generate_all(resume=True),

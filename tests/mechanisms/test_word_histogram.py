@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -19,13 +20,14 @@ from dpfewshot import _core
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting import epsilon
 from dpfewshot.audit import canary_game
+from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.generation import histogram_loop
 from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Style
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import PublicRequest
-from dpfewshot.mechanisms import Draws, RowChange, SparseVector, WordHistogram, word_histogram
+from dpfewshot.mechanisms import Draws, InvisibleInk, RowChange, SparseVector, WordHistogram, word_histogram
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
     Expected,
@@ -306,16 +308,13 @@ def model():
 
 
 def synthesizer(model, records=None, **settings):
-    budget = settings.pop("budget", dpf.PrivacyBudget(4, 1e-5))
+    given = {"budget": dpf.PrivacyBudget(4, 1e-5), "max_tokens": 10, "mechanism": WordHistogram()}
     return dpf.Synthesizer(
         SUPPORT_TICKETS,
         support_tickets() if records is None else records,
         model,
-        budget=budget,
-        max_tokens=10,
-        mechanism=WordHistogram(),
         labels=["Refund"],
-        **settings,
+        **(given | settings),
     )
 
 
@@ -376,6 +375,46 @@ def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url
     assert Counter(each.label for each in made) == {"Refund": 2}
     assert histogram_of(second) == kept
     assert account().spent == one.spent
+
+
+def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, ledger_url):
+    dpf.BudgetLedger.open(ledger_url).create("tickets", dpf.PrivacyBudget(4, 1e-5))
+
+    def run(shots):
+        account = dpf.open_account(ledger_url, "tickets")
+        return synthesizer(model, shots_per_label=shots, max_tokens=4, account=account)
+
+    with run(2) as first:
+        made = first.generate_all()
+        with pytest.raises(BudgetExceeded):
+            first.generate("Refund")
+        kept = histogram_of(first)
+    with run(2) as second:  # its run is settled
+        again = second.generate_all(resume=True, keep=made[1:])
+        assert histogram_of(second) == kept
+        assert second.generate_all(resume=True, keep=again) == again  # nothing is lacking
+        with pytest.raises(BudgetExceeded):  # the plan's number stays its limit
+            second.generate("Refund")
+    with run(3) as third, ThreadPoolExecutor() as executor:  # more texts are no other plan
+        more = third.generate_all(resume=True, keep=again, executor=executor)
+    assert ([one.text for one in again].count(made[1].text), len(again), len(more)) == (1, 2, 3)
+    assert list(again) == list(more[:2])
+    assert len({one.certificate.reservation for one in (*made, *more)}) == 1
+    ledger = dpf.BudgetLedger.open(ledger_url)
+    assert check_certificates([*made, *(one for one in more if one not in made)], ledger).verified
+    account = ledger.account("tickets")
+    assert (account.spent, account.entries, account.verify().ok) == (made[0].spent, 1, True)
+
+
+def test_texts_are_replaced_without_a_ledger_too_and_not_where_each_text_draws(model):
+    run = synthesizer(model, max_tokens=4)
+    assert run.generate_all(keep=[])[0].spent == run.spent  # begins
+    with pytest.raises(BudgetExceeded):
+        run.generate_all()
+    assert len(run.generate_all(keep=[])) == 1
+    assert run.account.entries == 1
+    with pytest.raises(InvalidPlan, match="invisible-ink draws for each text"):
+        synthesizer(model, mechanism=InvisibleInk(10)).generate_all(keep=[])
 
 
 def test_two_processes_that_resume_one_run_take_it_from_each_other(model, ledger_url):

@@ -1,0 +1,94 @@
+"""The file of demonstrations that commands write, a line for each."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Self
+
+import click
+
+from dpfewshot.demonstrations import json_line
+from dpfewshot.errors import DPFewShotError
+from dpfewshot.runtime.files import write_errors
+from dpfewshot.values import Demonstration, counted
+
+
+class Lines:
+    """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
+
+    def __init__(self, output: str | None, *, held: bool = False) -> None:
+        self.output = output
+        self._held = held  # until all are printed as one object
+        self._file: FileIO | None = None
+        self._told: Counter[bytes] = Counter()  # lines of this run
+        self._is_new = output is not None and not os.path.lexists(output)
+
+    def __enter__(self) -> Self:
+        if self.output is not None:
+            with write_errors(self.output):
+                self._file = Path(self.output).open("ab", buffering=0)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._file is None or self.output is None:
+            return
+        is_empty = os.fstat(self._file.fileno()).st_size == 0
+        self._file.close()
+        if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
+            with suppress(OSError):
+                Path(self.output).unlink()
+
+    def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
+        """Write a line; `again`: unless the file has it from the run that this one continues."""
+        line = json_line(demonstration)
+        encoded = line.encode(errors="replace")
+        self._told[encoded] += 1
+        there = lines_of(self.output) if again else Counter()  # another process may have written more
+        if self._held or there[encoded] >= self._told[encoded]:
+            return
+        if self._file is None or self.output is None:
+            click.echo(line, nl=False)
+            return
+        data = _missing_end(self.output) + encoded
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            whole, reason = self._file.write(data) == len(data), "the disk is full"
+        except OSError as error:
+            whole, reason = False, str(error.strerror)
+        if not whole:
+            with suppress(OSError):  # half a line would make the whole file unreadable
+                self._file.truncate(before)
+            click.echo(line, nl=False)  # it was paid for, so it must not be lost
+            raise DPFewShotError(
+                f"cannot write {self.output}: {reason}; the last line went to standard output"
+            )
+
+    def holding(self, released: int, planned: int) -> str:
+        """Where what an interrupted run released is."""
+        if not released:
+            as_before = f", and {self.output} is as it was before" if self.output else ""
+            return f"this run released no demonstration{as_before}"
+        where = "not printed" if self._held else f"in {self.output}" if self.output else "printed"
+        are = "is" if released == 1 else "are"
+        return f"{released} of this run's {counted(planned, 'demonstration')} {are} {where}"
+
+
+def lines_of(path: str | None) -> Counter[bytes]:
+    """The lines of a file, if there is one, as it is now."""
+    if path is None or not Path(path).is_file():
+        return Counter()
+    with write_errors(path):
+        return Counter(Path(path).read_bytes().splitlines(keepends=True))
+
+
+def _missing_end(path: str) -> bytes:
+    """The line end that a file lacks, so that a truncated line stays a line of its own."""
+    if not Path(path).is_file() or not Path(path).stat().st_size:
+        return b""
+    with Path(path).open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read() == b"\n" else b"\n"
