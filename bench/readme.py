@@ -41,9 +41,6 @@ LABELS = {
 SHOWN = 3
 """Topics whose texts the README shows."""
 
-TIMED = ("trec", "agnews")
-"""Tasks with measurements of seconds."""
-
 ROWS = (
     ("no demonstrations", ZERO_SHOT, 0.0),
     ("ε = 0, no record read", NO_RECORDS, 0.0),
@@ -147,31 +144,20 @@ def spread() -> float:
 
 
 def peers() -> Lines:
-    """Accuracy, stated ε and seconds beside the peers."""
+    """Accuracy and stated ε beside the peers."""
     leading, behind, measured = comparison.leads()
     claims = {line["peer"]: line["as_run"] for line in reversed(comparison.lines("claim"))}
     none = [name for name, as_run in claims.items() if as_run is None]
     return [
         (
-            f"- **Accuracy** at equal certified ε, of our token-by-token mechanism (not the default): of {measured} "
-            f"comparisons on three tasks we won {behind}, lost {len(leading) or 'none'}; the others show no "
-            "significant (95 %) difference. On a fourth, MIT-G, we lose to Tang et al. by 8 to 10 points from ε = 2."
-        ),
-        (
-            "- **Published code that states ε = 1**, run with its default seeds: the best ε that we can prove is "
-            f"{comparison.rounded_up(claims['Tang et al.'])} for Tang et al., and none for {' and '.join(none)}."
-        ),
-        (
-            f"- **Time per example**, relative to that mechanism (above 1 is slower), on "
-            f"{' / '.join(NAMES[task] for task in TIMED)}: Tang et al. {seconds(comparison.TANG_WAY)}, "
-            f"Private Evolution {seconds(comparison.EVOLUTION_WAY)}, InvisibleInk {seconds(comparison.INK_WAY)}."
-        ),
+            f"At equal certified ε our token-by-token mechanism (not the default) won {behind} and lost "
+            f"{len(leading) or 'none'} of {measured} comparisons on three tasks; the others show no significant "
+            "(95 %) difference. On a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. For published code "
+            "that states ε = 1, run with its default seeds, the best ε that we can prove is "
+            f"{comparison.rounded_up(claims['Tang et al.'])} (Tang et al.), or there is none ({', '.join(none)}). "
+            "[Times, settings, versions, and where others are better](docs/comparison.md)."
+        )
     ]
-
-
-def seconds(way: str) -> str:
-    """The median of a peer's seconds a demonstration, in those of ours."""
-    return " / ".join(f"{comparison.ratios(task, way).median:.1f}" for task in TIMED)
 
 
 TABLES: dict[str, Table] = {"texts": texts, "accuracy": accuracy, "peers": peers}
