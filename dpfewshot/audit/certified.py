@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpfewshot.account.amounts import NOTHING, Amount, in_words
@@ -29,7 +29,7 @@ class CheckedEntry:
     Attributes:
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
-        cost: as the ledger has it, as is the provenance.
+        cost: as the ledger has it, as is the provenance, but for prompts that lines alone state.
         problems: a sentence for each disagreement; empty if the ledger agrees.
     """
 
@@ -148,9 +148,12 @@ def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> Che
         return CheckedEntry(*key, len(lines), None, None, None, Provenance(), (_missing(key, account),))
     row, details = account.entries[reserved["entry"]], json.loads(reserved["details"])
     problems = tuple(dict.fromkeys(_disagreements(lines, account, row, details)))
-    return CheckedEntry(
-        *key, len(lines), row["id"], row["state"], amount_of(row).as_spend(), Provenance.of(details), problems
-    )
+    provenance = Provenance.of(details)
+    if provenance.prompt is None:
+        stated = {one.prompt for *_, one in lines if one.prompt is not None}
+        provenance = replace(provenance, prompt=", ".join(sorted(stated)) or None)
+    cost = amount_of(row).as_spend()
+    return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, problems)
 
 
 def _missing(key: _Key, account: _Account | None) -> str:

@@ -258,7 +258,7 @@ def _in_words(project: Project) -> Iterator[str]:
     )
     yield (
         f"{counted(project.settings.shots, 'text')} of at most about {project.settings.max_tokens * 3 // 4} "
-        "words for each label: number and length can change later, at no cost"
+        "words for each label: number, length and wording can change later, at no cost"
     )
     kept = (
         f"{percent_text(project.holdout)} of the {plural(noun)} are kept for `dpfewshot choose`, which tests"

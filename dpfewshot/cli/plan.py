@@ -200,7 +200,8 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     all_of_it = "generate spends the whole budget: nothing is left for further texts of these labels"
     if synthesizer.set_up.mechanism.draws_once:
         all_of_it = (
-            "generate spends the whole budget; replace then writes others, more or longer ones for nothing"
+            "generate spends the whole budget; replace then writes others for nothing: more, longer, or by "
+            "another instruction"
         )
     if account is None or not account.spent.epsilon:
         all_of_it += ". Other folders and scripts on these records are not counted: their epsilon adds up"

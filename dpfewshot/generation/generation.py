@@ -161,19 +161,22 @@ def unaccounted(set_up: SetUp) -> Generation:
 def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
     """A hash of the public settings that a run has in common with the one that it continues."""
     mechanism: object = set_up.mechanism
-    plan = set_up.plan.figures()
-    if set_up.mechanism.draws_once:  # texts cost nothing: a run may go on with more, or with longer ones
+    task, plan, labels = set_up.task.identity(), set_up.plan.figures(), set_up.plan.labels
+    # the mark of a model whose backend states no identity: its tokens are continued
+    mark = [set_up.writer.for_label(label).public for label in labels]
+    if set_up.mechanism.draws_once:  # texts cost nothing: a run may go on with more, longer or other ones
+        task = {name: task[name] for name in ("name", "labels")}
         for name in ("shots_per_label", "max_tokens", "tokens_per_draw", "prompt_tokens"):
             del plan[name]
+        mark = [tuple(set_up.backend.tokenize(f" {label}")) for label in labels]
     identity = {
         **further,
-        "task": set_up.task.identity(),
+        "task": task,
         "plan": plan,
         # the repr of a user's own mechanism may contain an address
         "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
         "weights": set_up.backend.weights,
-        # the mark of a model whose backend states no identity: its tokens are continued
-        "prompts": [set_up.writer.for_label(label).public for label in set_up.plan.labels],
+        "mark": mark,
     }
     return _sha256(identity)
 

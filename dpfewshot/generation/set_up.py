@@ -174,6 +174,9 @@ class SetUp:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
         holdout = {"holdout": json.dumps(self.partition.holdout)}
+        provenance = self.provenance
+        if self.mechanism.draws_once:  # each line states the prompt that wrote it, since prompts may change
+            provenance = replace(provenance, prompt=None)
         return {
             "mechanism": self.mechanism.name,
             "disjoint_parts": self.plan.settings.disjoint_parts,
@@ -186,7 +189,7 @@ class SetUp:
             "tokens_per_step": ANY_TOKENS
             if self.mechanism.draws_once
             else self.plan.settings.tokens_per_draw,
-            **self.provenance.details(),
+            **provenance.details(),
         }
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:

@@ -310,7 +310,7 @@ def model():
 def synthesizer(model, records=None, **settings):
     given = {"budget": dpf.PrivacyBudget(4, 1e-5), "max_tokens": 10, "mechanism": WordHistogram()}
     return dpf.Synthesizer(
-        SUPPORT_TICKETS,
+        settings.pop("task", SUPPORT_TICKETS),
         support_tickets() if records is None else records,
         model,
         labels=["Refund"],
@@ -380,9 +380,9 @@ def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url
 def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, ledger_url):
     dpf.BudgetLedger.open(ledger_url).create("tickets", dpf.PrivacyBudget(4, 1e-5))
 
-    def run(shots):
-        account = dpf.open_account(ledger_url, "tickets")
-        return synthesizer(model, shots_per_label=shots, max_tokens=4, account=account)
+    def run(shots, max_tokens=4, **wording):
+        account, task = dpf.open_account(ledger_url, "tickets"), replace(SUPPORT_TICKETS, **wording)
+        return synthesizer(model, task=task, shots_per_label=shots, max_tokens=max_tokens, account=account)
 
     with run(2) as first:
         made = first.generate_all()
@@ -395,11 +395,13 @@ def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, 
         assert second.generate_all(resume=True, keep=again) == again  # nothing is lacking
         with pytest.raises(BudgetExceeded):  # the plan's number stays its limit
             second.generate("Refund")
-    with run(3) as third, ThreadPoolExecutor() as executor:  # more texts are no other plan
+    # nor are more texts, longer ones, or other prompts another plan
+    with run(3, 6, instruction="Write a complaint.") as third, ThreadPoolExecutor() as executor:
         more = third.generate_all(resume=True, keep=again, executor=executor)
     assert ([one.text for one in again].count(made[1].text), len(again), len(more)) == (1, 2, 3)
     assert list(again) == list(more[:2])
     assert len({one.certificate.reservation for one in (*made, *more)}) == 1
+    assert len({one.certificate.prompt for one in (*made, *more)}) == 2
     ledger = dpf.BudgetLedger.open(ledger_url)
     assert check_certificates([*made, *(one for one in more if one not in made)], ledger).verified
     account = ledger.account("tickets")
