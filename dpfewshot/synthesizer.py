@@ -6,12 +6,14 @@ It checks, plans, opens the account and hands the pieces to `generation`, whose 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Self
 
 from dpfewshot.account.account import Account, account_of_run
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
+from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
@@ -226,9 +228,9 @@ class Synthesizer:
                 one. What it released is returned and not paid for again. A process that still runs it draws
                 no more of what it has begun (docs/proofs/resuming.md). A string names the run, for those who
                 make several with one plan: one a night, say.
-            keep: of the run's texts those to keep. Others are replaced by new ones, which cost nothing, so a
-                mechanism is needed whose one draw serves all texts, as the default's. None: all. Choose by
-                how they read, never by the records: the guarantee covers no such choice.
+            keep: of the run's texts those to keep; None: all. Others are replaced by new ones at no cost, so
+                it needs a mechanism whose one draw serves all texts, as the default's, and a run that has
+                drawn for all labels. Choose by how texts read: the guarantee covers no choice by the records.
             executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
                 need an account of a ledger.
@@ -236,8 +238,8 @@ class Synthesizer:
                 "package.module:factory". None: threads share the synthesizer's; other processes need one.
 
         Raises:
-            InvalidPlan: `resume` without a ledger, `keep` with a mechanism that draws for each text, or a
-                worker has no backend or another model.
+            InvalidPlan: `resume` without a ledger; `keep` where others would have a cost, or of another run;
+                or a worker has no backend or another model.
             BudgetExceeded, BackendError, LedgerError: as `generate`. All demonstrations that draws are left
                 for are made before BudgetExceeded names those that cannot be; of labels that have not begun,
                 none if they do not all fit the budget.
@@ -306,15 +308,24 @@ class Synthesizer:
     ) -> Demonstrations:
         if not isinstance(resume, bool | str) or resume == "":  # type: ignore[redundant-expr]  # 1 begins another
             raise InvalidPlan("resume must be True, False or the name of a run")
-        if keep is not None and not self.set_up.mechanism.draws_once:
+        kept = None if keep is None else self._hashes(keep)
+        if resume is not False:
+            self._generation.resume("" if resume is True else resume)
+        if kept is not None:
+            self._generation.keep(kept)
+        continues = kept is not None or resume is not False
+        return release_all(self._generation, on_demonstration, stop, workers, resume=continues)
+
+    def _hashes(self, keep: Iterable[Demonstration]) -> Counter[str]:
+        if not self.set_up.mechanism.draws_once:
             raise InvalidPlan(
                 f"keep= replaces texts at no cost, and {self.plan.mechanism} draws for each text"
             )
-        if resume is not False:
-            self._generation.resume("" if resume is True else resume)
-        return release_all(
-            self._generation, on_demonstration, stop, workers, resume=resume is not False, keep=keep
-        )
+        try:
+            return Counter(line_hash(one.as_line()) for one in keep)
+        except (TypeError, AttributeError):
+            what = "keep= takes demonstrations, as generate_all and Demonstrations.from_jsonl return"
+            raise InvalidPlan(what) from None
 
     def _at_most(self, max_tokens: int | None) -> int:
         planned = self._planner.settings.max_tokens

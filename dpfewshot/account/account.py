@@ -309,15 +309,19 @@ class Account:
             _charge(change, found, found.draws.held(entry, lease).after(progress))
 
     def record_progress(self, entry: int, lease: str, progress: str) -> None:
-        """Record the tokens that are released by now; nothing changes if the entry has another lease.
+        """Record what is released by now; nothing changes if the entry has another lease.
 
         Raises:
-            LedgerError: the entry draws no more, or it could not be recorded.
+            RunTakenOver: another run has released what `progress` lacks.
+            LedgerError: the entry was cancelled, or it could not be recorded.
         """
         with self._store.change() as change:
-            found = _drawing(change.entry(entry), entry)
+            found = change.entry(entry)
+            if found is None or found.state not in (*OPEN, SETTLED):
+                raise LedgerError(f"entry {entry} was {_state(found)}: it releases nothing")
             if found.draws.lease == lease:
-                change.replace(replace(found, draws=replace(found.draws, progress=progress)))
+                draws = found.draws.with_release(entry, lease, progress)
+                change.replace(replace(found, draws=draws))
 
     def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
         """Record that an entry released a demonstration; recorded when this returns.

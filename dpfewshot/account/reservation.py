@@ -13,6 +13,8 @@ from typing import Any
 
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import USED_UP, DrawCounts, Terms, new_lease
+from dpfewshot.account.history import OPEN
+from dpfewshot.account.memory import Entry
 from dpfewshot.account.permit import Permit
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
@@ -37,6 +39,7 @@ class Reservation:
         entry: the account's number for the plan; 0 without an account.
         identifier: the random one that certificates name; None where no ledger keeps one.
         released: the lines of the demonstrations that are released. Public.
+        slots: which of them stand, in order: a place in `released`, or ~place where another is to stand.
         unfinished: released tokens of demonstrations in progress, by their label. Whoever draws appends.
         histogram: what the one draw of a word histogram released, for all texts; None before it. Public.
         asked: whether a charge was requested from the account. It may have charged and lost the answer, so
@@ -62,6 +65,7 @@ class Reservation:
         self._unrecorded: Mapping[str, object] | None = None  # or recorded, its answer lost
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
+        self.slots: list[int] = progress.get("slots", list(range(len(self.released))))
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
         self.histogram: Mapping[str, Any] | None = progress.get("histogram")
         self.asked = self._charged = resumed
@@ -97,9 +101,28 @@ class Reservation:
         self._lock = threading.Lock()  # a thread of the parent may have held the old one
         self._inherited = self._closed = True
 
-    def holds(self, lease: str) -> bool:
-        """Whether this is its entry's lease, so that nobody has resumed it since."""
-        return lease == self._lease
+    def is_current(self, entry: Entry) -> bool:
+        """Whether nobody has resumed the entry since, nor released from it: a settled one keeps its lease."""
+        settled = entry.state not in OPEN
+        return entry.draws.lease == self._lease and not (settled and entry.draws.progress != self._recorded)
+
+    @property
+    def lines(self) -> list[Mapping[str, object]]:
+        """What is released and stands."""
+        return [self.released[place] for place in self.slots if place >= 0]
+
+    def turn(self, label: object) -> int:
+        """The number of a label's next text among those that stand: of the first to replace, or a new one."""
+        places = [place for place in self.slots if self.released[max(place, ~place)]["label"] == label]
+        return next((turn for turn, place in enumerate(places) if place < 0), len(places))
+
+    def _filled(self, label: object) -> list[int]:
+        """The slots with one more line, in the first of its label that is to be replaced, or at the end."""
+        slots = list(self.slots)
+        open_ones = (at for at, one in enumerate(slots) if one < 0 and self.released[~one]["label"] == label)
+        at = next(open_ones, len(slots))
+        slots[at : at + 1] = [len(self.released)]
+        return slots
 
     @property
     def draws_left(self) -> int:
@@ -153,6 +176,13 @@ class Reservation:
             self.histogram = histogram
             self._keep_progress()
 
+    def stand(self, slots: list[int]) -> None:
+        """Note which of the released lines stand; if that cannot be recorded, the next release does it."""
+        with self._lock:
+            self._check_own()
+            self.slots = slots
+            self._keep_progress()
+
     def release(self, line: Mapping[str, object]) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
 
@@ -185,10 +215,10 @@ class Reservation:
 
     def _record(self, line: Mapping[str, object]) -> None:
         """Record a release; with the same progress as before, the account records it once."""
-        released = [*self.released, line]
+        released, slots = [*self.released, line], self._filled(line["label"])
         unfinished = {label: each for label, each in self.unfinished.items() if label != line["label"]}
         if self._account is not None and self._durable:
-            progress = self._as_json(released, unfinished)
+            progress = self._as_json(released, unfinished, slots)
             try:
                 self._account.record_release(self.entry, self._lease, line_hash(line), progress)
             except RunTakenOver:
@@ -200,6 +230,7 @@ class Reservation:
                 ) from None
             self._recorded = progress
         self.released, self.unfinished, self._unrecorded = released, unfinished, None
+        self.slots = slots
 
     def hand_over(self) -> None:
         """Leave the remaining draws to whoever resumes the run; this object draws no more."""
@@ -251,8 +282,11 @@ class Reservation:
                 self._recorded = progress
 
     def _progress(self) -> str:
-        return self._as_json(self.released, self.unfinished) if self._durable else ""
+        return self._as_json(self.released, self.unfinished, self.slots) if self._durable else ""
 
-    def _as_json(self, released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]]) -> str:
+    def _as_json(
+        self, released: list[Mapping[str, object]], unfinished: Mapping[str, list[int]], slots: list[int]
+    ) -> str:
         kept = {} if self.histogram is None else {"histogram": self.histogram}
-        return json.dumps({"released": released, "unfinished": unfinished, **kept})
+        standing = {} if slots == list(range(len(released))) else {"slots": slots}
+        return json.dumps({"released": released, "unfinished": unfinished, **standing, **kept})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from dpfewshot.account.draws import ANY_TOKENS
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
 
-JUDGE: Final = "judge only how they read, not by your records"
+JUDGE: Final = (
+    "judge each text by itself and its label: whether somebody really wrote the like must not count"
+)
 """How to choose among texts: the guarantee covers no choice that depends on the records."""
 
 _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, and loses it\n"
@@ -118,7 +121,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document))
     elif output is not None:
-        _conclude(demonstrations, project, account)
+        _conclude(demonstrations, project, account, replaceable=not isinstance(run, str))
 
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
@@ -163,7 +166,9 @@ def _confirm(synthesizer: Synthesizer) -> None:
         raise click.Abort(f"nothing is spent{more}")
 
 
-def _conclude(demonstrations: Demonstrations, project: Project, account: Account | None) -> None:
+def _conclude(
+    demonstrations: Demonstrations, project: Project, account: Account | None, *, replaceable: bool
+) -> None:
     """Say what the texts are good for, and what comes next."""
     if demonstrations.certified and (spent := demonstrations.spent):
         stages()(f"spent: {_spelled(spent)}")
@@ -172,7 +177,7 @@ def _conclude(demonstrations: Demonstrations, project: Project, account: Account
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
         discarded = "texts that you would not use: "
-        if project.counts_words and account is not None and account.durable and project.output is not None:
+        if replaceable and project.counts_words and account is not None and account.durable:
             discarded += "dpfewshot replace writes others in their place, at no cost"
         else:
             discarded += "delete their lines"
@@ -298,10 +303,12 @@ def _interrupted_after_a_text(notice: str) -> Iterator[Callable[[], bool]]:
 def _settings_of(run: Mapping[str, Any]) -> str:
     """What the event that reserved a run says of it."""
     scope, details = run["scope"], run["details"]
+    each = details["tokens_per_step"]
+    tokens = "texts of any length" if each == ANY_TOKENS else f"{details['steps'] * each} tokens in all"
     return (
         f"{'the whole data set' if scope is None else on_one_line(scope_text(scope))}, "
         f"epsilon={amount_text(run['epsilon'])}, delta={amount_text(run['delta'])}, "
-        f"mechanism={details['mechanism']}, {details['steps'] * details['tokens_per_step']} tokens in all, "
+        f"mechanism={details['mechanism']}, {tokens}, "
         f"records_per_prompt={details['records_per_prompt']}"
     )
 

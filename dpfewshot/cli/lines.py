@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from contextlib import suppress
@@ -20,8 +21,9 @@ from dpfewshot.values import Demonstration, counted
 class Lines:
     """Writes each line as soon as it is released, so that an interruption loses nothing that was paid for."""
 
-    def __init__(self, output: str | None, *, held: bool = False) -> None:
+    def __init__(self, output: str | None, *, held: bool = False, alone: bool = False) -> None:
         self.output = output
+        self._alone = alone  # no other process may write meanwhile
         self._held = held  # until all are printed as one object
         self._file: FileIO | None = None
         self._told: Counter[bytes] = Counter()  # lines of this run
@@ -31,7 +33,18 @@ class Lines:
         if self.output is not None:
             with write_errors(self.output):
                 self._file = Path(self.output).open("ab", buffering=0)
+            self._lock(self._file)
         return self
+
+    def _lock(self, file: FileIO) -> None:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if self._alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            busy = f"another process writes {self.output}: wait until it is done"
+            raise DPFewShotError(busy) from None
+        except OSError:  # a file system, or a device, without locks
+            pass
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._file is None or self.output is None:
@@ -46,9 +59,9 @@ class Lines:
         """Write a line; `again`: unless the file has it from the run that this one continues."""
         line = json_line(demonstration)
         encoded = line.encode(errors="replace")
-        self._told[encoded] += 1
+        self._told[encoded.strip()] += 1
         there = lines_of(self.output) if again else Counter()  # another process may have written more
-        if self._held or there[encoded] >= self._told[encoded]:
+        if self._held or there[encoded.strip()] >= self._told[encoded.strip()]:
             return
         if self._file is None or self.output is None:
             click.echo(line, nl=False)
@@ -78,11 +91,13 @@ class Lines:
 
 
 def lines_of(path: str | None) -> Counter[bytes]:
-    """The lines of a file, if there is one, as it is now."""
+    """The lines of a file, if there is one, as it is now, without their ends."""
     if path is None or not Path(path).is_file():
         return Counter()
     with write_errors(path):
-        return Counter(Path(path).read_bytes().splitlines(keepends=True))
+        return Counter(
+            line.strip() for line in Path(path).read_bytes().splitlines()
+        )  # editors differ in ends
 
 
 def _missing_end(path: str) -> bytes:

@@ -7,28 +7,34 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dpfewshot.account.ledger import BudgetLedger
+from dpfewshot.audit.certified import check_certificates
+from dpfewshot.certificates import line_hash
 from dpfewshot.cli.generate import JUDGE
 from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
-from dpfewshot.demonstrations import Demonstrations, numbered_lines
+from dpfewshot.demonstrations import Demonstrations, json_line, numbered_lines
 from dpfewshot.errors import LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Demonstration, counted, on_one_line
+from dpfewshot.values import Demonstration, by_label, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
 
-_NUMBERS: Final = re.compile(r"(\d+)(?:-(\d+))?")
-_MOST_LINES: Final = 10_000
+_NUMBERS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+_OTHERS: Final = (
+    "Records, labels, the task's name, model, budget and account must be those of the run whose texts are to "
+    "be replaced"
+)
 
 
 @click.command()
@@ -51,69 +57,106 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     Example:
       dpfewshot replace 2 5-7
     """
-    output, ledger, prompts = str(project.output), project.account.ledger, project.settings.prompts_per_draw
-    chosen = _chosen(numbers)
+    output, chosen = str(project.output), _chosen(numbers)
+    if Path(output).exists() and not Path(output).is_file():
+        raise click.UsageError(f"{output} is no file that can be rewritten")
     if not project.counts_words:
         raise click.UsageError(
             "replace needs a mechanism that counts words once for all texts, as the default does: this one "
             "draws for each text"
         )
-    new: list[Demonstration] = []
+    project.account.check_counts(output, there=bool(_texts_of(output)))
+    if project.account.opened() is None:
+        raise LedgerError(f"the account has no texts to replace yet. {_OTHERS}")
+    new = 0
     with (
         workers_of(
-            project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
+            project.model,
+            workers=project.workers,
+            ray=project.ray,
+            prompts=project.settings.prompts_per_draw,
+            ledger=project.account.ledger,
         ) as work,
         project.synthesizer(resuming=True) as synthesizer,
     ):
+        _checked(synthesizer, project, chosen)  # before anybody is asked
         asks = not numbers and not as_json and _asks()
         if asks:
-            _list(_texts_of(output))
             stages()(JUDGE)
-            chosen = _asked()
-        while written := _replaced(synthesizer, output, chosen, work):
-            new += written.values()
-            _list(written)
-            if not asks:
+            chosen = _asked(output)
+        while written := _replaced(synthesizer, project, chosen, work):
+            new += written
+            if not asks or not (chosen := _asked(output)):
                 break
-            chosen = _asked()
-            if not chosen:
-                break
-    there = _texts_of(output)
     if as_json:
-        lines = Demonstrations(there.values()).to_lines()
-        click.echo(json.dumps({"replaced": len(new), "demonstrations": lines}))
+        lines = Demonstrations(_texts_of(output).values()).to_lines()
+        click.echo(json.dumps({"replaced": new, "demonstrations": lines}))
     elif new:
-        stages()(f"done: {counted(len(new), 'new text')} in {output}, at no further cost")
+        stages()(f"done: {counted(new, 'new text')} in {output}, at no further cost")
     else:
         stages()(f"nothing to replace: {output} has all texts of the plan. Name lines: dpfewshot replace 2 5")
 
 
 def _replaced(
-    synthesizer: Synthesizer, output: str, chosen: frozenset[int], work: Mapping[str, Any]
-) -> dict[int, Demonstration]:
-    """Take the chosen lines out, and append new ones for all that lack; the new ones, by their lines."""
-    there, run = _texts_of(output), synthesizer.newest_run()
-    if run is None:
-        raise LedgerError(
-            "the account has no run of this plan, so no counts are paid for: dpfewshot generate begins one. "
-            "Records, task, model and settings must be those of the run whose texts are to be replaced"
-        )
-    ours = {number: one for number, one in there.items() if one.certificate and one.certificate.run == run}
-    if others := sorted(chosen - ours.keys()):
-        raise click.UsageError(f"{output}: line {others[0]} has no text of this plan's newest run")
-    kept = [one for number, one in ours.items() if number not in chosen]
-    planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
-    lacking = (planned - Counter(one.label for one in kept)).total()
-    if lacking:
+    synthesizer: Synthesizer, project: Project, chosen: frozenset[int], work: Mapping[str, Any]
+) -> int:
+    """Append new texts for the chosen lines and for those that lack, then put them in place; how many."""
+    output = str(project.output)
+    with Lines(output, alone=True) as lines:
+        ours = _checked(synthesizer, project, chosen)
+        kept = [one for number, one in ours.items() if number not in chosen]
+        planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
+        lacking = (planned - Counter(one.label for one in kept)).total()
+        if chosen and not lacking:
+            raise click.UsageError(
+                "without these lines each label has as many texts as planned: delete them, or raise shots"
+            )
+        told, new = Counter(line_hash(one.as_line()) for one in kept), list[Demonstration]()
+
+        def on_demonstration(one: Demonstration) -> None:
+            digest = line_hash(one.as_line())
+            if told[digest]:  # a kept one: they are told first
+                told[digest] -= 1
+            else:
+                lines.write(one)
+                new.append(one)
+
         stages()(f"writing {counted(lacking, 'text')}, at no cost")
-    if chosen:  # what ends this early, `replace` without numbers finishes
-        _take_out(output, chosen)
-    before = len(there) - len(chosen)
-    with Lines(output) as lines:
-        synthesizer.generate_all(
-            on_demonstration=partial(lines.write, again=True), resume=True, keep=kept, **work
+        raw = Path(output).read_text(encoding="utf-8").split("\n")
+        discarded = [(raw[number - 1], ours[number].label) for number in sorted(chosen)]
+        try:
+            synthesizer.generate_all(on_demonstration=on_demonstration, resume=True, keep=kept, **work)
+        except KeyboardInterrupt:
+            raise click.Abort(
+                f"interrupted: {counted(len(new), 'new text')} in {output}, and no line is taken out yet; "
+                "the same command writes the others"
+            ) from None
+        if discarded:
+            _put_in_place(output, discarded, new)
+    return len(new)
+
+
+def _checked(synthesizer: Synthesizer, project: Project, chosen: frozenset[int]) -> dict[int, Demonstration]:
+    """The lines of the newest run, which must be as they were released, and have the chosen among them."""
+    output, run = str(project.output), synthesizer.newest_run()
+    if run is None:
+        raise LedgerError(f"the account has no run of this plan, so no counts are paid for. {_OTHERS}")
+    if synthesizer.unfinished:
+        raise LedgerError("the run is unfinished, or still writes: dpfewshot generate --resume ends it first")
+    there = _texts_of(output)
+    ours = {number: one for number, one in there.items() if one.certificate and one.certificate.run == run}
+    others = sorted(chosen - ours.keys())
+    if others or (there and not ours):
+        number = others[0] if others else min(there)
+        raise click.UsageError(f"{output}: line {number} has no text of this plan's newest run")
+    with BudgetLedger.open(str(project.account.ledger)) as ledger:
+        checked = check_certificates(ours.values(), ledger, ours)
+    if ours and not checked.verified:
+        problems = (problem for one in checked.entries for problem in one.problems)
+        raise LedgerError(
+            f"{output} does not agree with the ledger: {next(problems, 'see dpfewshot verify')}"
         )
-    return dict(list(_texts_of(output).items())[before:])
+    return ours
 
 
 def _texts_of(output: str) -> dict[int, Demonstration]:
@@ -121,16 +164,28 @@ def _texts_of(output: str) -> dict[int, Demonstration]:
     return dict(numbered_lines(output)) if Path(output).exists() else {}
 
 
-def _take_out(output: str, chosen: frozenset[int]) -> None:
+def _put_in_place(output: str, discarded: Sequence[tuple[str, str]], new: Sequence[Demonstration]) -> None:
+    """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
+
+    Lines are found by what they say: an editor may have moved them meanwhile.
+    """
+    fresh = {label: [json_line(one).strip() for one in some] for label, some in by_label(new).items()}
+    out, labels = Counter(line for line, _ in discarded), dict(discarded)
+    appended, kept = Counter(line for some in fresh.values() for line in some), []
     with write_errors(output):
-        lines = Path(output).read_text(encoding="utf-8").split("\n")
-        write_whole(output, "\n".join(one for at, one in enumerate(lines, 1) if at not in chosen))
-
-
-def _list(texts: Mapping[int, Demonstration]) -> None:
-    """Print texts with the numbers of their lines, on a terminal."""
-    for number, one in texts.items() if sys.stdout.isatty() else ():
-        click.echo(f"{number:4}  [{on_one_line(one.label)}] {on_one_line(one.text)}")
+        for line in reversed(Path(output).read_text(encoding="utf-8").split("\n")):
+            appended[line] -= 1
+            if line and appended[line] < 0:
+                kept.append(line)
+        lines = []
+        for line in reversed(kept):
+            out[line] -= 1
+            if out[line] < 0:
+                lines.append(line)
+            elif fresh.get(labels[line]):
+                lines.append(fresh[labels[line]].pop(0))
+        lines += [line for some in fresh.values() for line in some]
+        write_whole(output, "".join(f"{line}\n" for line in lines))
 
 
 def _asks() -> bool:
@@ -138,10 +193,23 @@ def _asks() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty() and not quiet
 
 
-def _asked() -> frozenset[int]:
-    """The lines that the user would not use."""
-    question = "replace which lines, such as 2 5-7 (Enter: none)"
-    return _chosen(click.prompt(question, default="", show_default=False, err=True).split())
+def _asked(output: str) -> frozenset[int]:
+    """The lines that the user would not use, of all texts that are listed."""
+    texts = _texts_of(output)
+    for number, one in texts.items():
+        click.echo(f"{number:4}  [{on_one_line(one.label)}] {on_one_line(one.text)}")
+    while True:
+        answer = click.prompt(
+            "replace which lines, such as 2 5-7 (Enter: none)", default="", show_default=False, err=True
+        )
+        try:
+            chosen = _chosen([each for each in re.split(r"[\s,;]+", answer) if each])
+        except click.UsageError as error:
+            stages()(error.message)
+            continue
+        if chosen <= texts.keys():
+            return chosen
+        stages()(f"line {min(chosen - texts.keys())} has no text")
 
 
 def _chosen(numbers: Sequence[str]) -> frozenset[int]:
@@ -150,7 +218,7 @@ def _chosen(numbers: Sequence[str]) -> frozenset[int]:
     for each in numbers:
         found = _NUMBERS.fullmatch(each)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not 1 <= first <= last < _MOST_LINES:
+        if not 1 <= first <= last:
             raise click.UsageError(f"{each!r} is no line of the output: give numbers such as 2, or 5-7")
         chosen.update(range(first, last + 1))
     return frozenset(chosen)

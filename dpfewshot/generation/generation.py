@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass, replace
@@ -14,6 +15,7 @@ from dpfewshot.account.draws import RunKey, new_lease
 from dpfewshot.account.history import OPEN
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.reservation import Reservation
+from dpfewshot.certificates import line_hash
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, new_thread
@@ -130,6 +132,26 @@ class Generation:
                 resumed = Reservation.resume(self.account, {entry: run.terms for entry, run in taken.items()})
                 for run, reservation in zip(taken.values(), resumed, strict=True):
                     run.reservation = reservation
+
+    def keep(self, kept: Counter[str]) -> None:
+        """Let others take the place of all released demonstrations but these, given by their lines' hashes.
+
+        Raises:
+            InvalidPlan: one of them is none of these runs', or a stratum's words are not counted yet, so that
+                others would have a cost.
+        """
+        with self.no_draws():
+            reservations = [run.reservation for run in self.runs if run.labels]
+            if any(one is None or one.histogram is None for one in reservations):
+                raise InvalidPlan(
+                    "keep= replaces texts of a run that has counted the words of all labels, and this one "
+                    "has not: first call generate_all(resume=True) without it"
+                )
+            known = Counter(line_hash(line) for one in reservations if one for line in one.released)
+            if kept - known:
+                raise InvalidPlan("keep= has a text that the run did not release, or has it too often")
+            for run in self.runs:
+                run.keep(kept)
 
     def close(self) -> None:
         """Draw no more, and refuse later requests. See `StratumRun.close`."""

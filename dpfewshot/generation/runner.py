@@ -17,8 +17,7 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from dpfewshot.account.account import Account
-from dpfewshot.certificates import line_hash
-from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.stopping import POLL, Stopped, StopSignal
@@ -44,7 +43,6 @@ def release_all(
     workers: Workers | None = None,
     *,
     resume: bool = False,
-    keep: Iterable[Demonstration] | None = None,
 ) -> Demonstrations:
     """Release every planned demonstration.
 
@@ -52,18 +50,15 @@ def release_all(
         on_demonstration: as of `Synthesizer.generate_all`.
         workers: make the demonstrations of several strata at a time; None: the caller's thread makes all.
         resume: whether those count that the runs have released already.
-        keep: of these, those that count; None: all.
 
     Raises:
         BudgetExceeded: too few draws are left for some, which interruptions or other callers took. All others
             are made first.
     """
-    shares, kept = [], None if keep is None else Counter(line_hash(one.as_line()) for one in keep)
+    shares = []
     for run in generation.runs:
         run.check_open()
         released = run.released if resume else []
-        if kept is not None:
-            released = run.replace_all_but(kept)
         to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
         shares.append(_Share(run, released, to_do))
     refusal = _refusal(generation.account, shares)
@@ -91,6 +86,9 @@ def release_all(
             _in_turn(to_make, stop, finish, bar)
         else:
             _side_by_side(to_make, stop, workers, finish)
+    for share in shares if resume else ():  # as a later resume finds them: some may be in others' places
+        places = {json_line(one): place for place, one in enumerate(share.run.released)}
+        share.made.sort(key=lambda one: places.get(json_line(one), len(places)))
     made = _in_order(plan, shares)
     _check_complete(shares, len(made), refusal)
     return Demonstrations(made)

@@ -36,7 +36,6 @@ class StratumRun:
     Attributes:
         part: which of the stratum's disjoint parts it draws from.
         labels: one for each demonstration that is planned for it, in order.
-        replaced: the labels of released demonstrations that others take the place of.
         account: charges the budget; None without a guarantee.
         key: names the run to the ledger, for whoever continues it.
         reservation: what is left of its plan; None until it is needed.
@@ -52,7 +51,6 @@ class StratumRun:
     account: Account | None = field(repr=False)
     observers: Observers = field(repr=False)
     key: RunKey
-    replaced: tuple[str, ...] = ()
     reservation: Reservation | None = field(default=None, init=False)
     closed: bool = field(default=False, init=False)
     away: bool = field(default=False, init=False)
@@ -88,31 +86,41 @@ class StratumRun:
         if self.reservation is None:
             return self.plan.steps
         if self.reservation.histogram is not None:
-            wanted = len(self.labels) + len(self.replaced)
-            return max(0, wanted - len(self.reservation.released))  # a part may have none planned
+            return max(0, len(self.labels) - len(self.reservation.lines))  # a part may have none planned
         return self.reservation.draws_left
 
     @property
     def released(self) -> list[Demonstration]:
-        """The demonstrations that it has released, in their order."""
-        lines = [] if self.reservation is None else self.reservation.released
+        """The demonstrations that it has released, in their order, but for those that others replace."""
+        lines = [] if self.reservation is None else self.reservation.lines
         return [from_line(line) for line in lines]
 
-    def replace_all_but(self, kept: Counter[str]) -> list[Demonstration]:
-        """What it has released and is kept; others take the place of the rest.
+    def keep(self, kept: Counter[str]) -> None:
+        """Let others take the place of what it has released and is not kept.
 
         Args:
             kept: the hashes of the lines to keep, of which those that are found are taken off.
         """
-        found, self.replaced = [], ()
-        for one in self.released:
-            digest = line_hash(one.as_line())
+        if self.reservation is None:
+            return
+        lines, slots = self.reservation.released, [max(one, ~one) for one in self.reservation.slots]
+        others = [
+            place for place in range(len(lines)) if place not in slots
+        ]  # replaced, and may be kept again
+        stand = []
+        for place in (*slots, *others):
+            digest = line_hash(lines[place])
             if kept[digest]:
                 kept[digest] -= 1
-                found.append(one)
-            else:
-                self.replaced += (one.label,)
-        return found
+                stand.append(place)
+            elif place in slots:
+                stand.append(~place)
+        self.reservation.stand(stand)
+
+    @property
+    def released_ever(self) -> list[Demonstration]:
+        """The same with those, in the order in which they were released."""
+        return [] if self.reservation is None else [from_line(line) for line in self.reservation.released]
 
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""
@@ -218,7 +226,7 @@ class StratumRun:
             for entry in found:  # one
                 if self.reservation is None:
                     self.observers.reserved(self.plan.scope, self.spend, self.plan.steps)
-                elif not self.away and self.reservation.holds(entry.draws.lease):
+                elif not self.away and self.reservation.is_current(entry):
                     break
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
@@ -243,7 +251,7 @@ class StratumRun:
         self.closed = True
         if self.reservation is None:
             return
-        complete = not without(self.labels + self.replaced, self.released)
+        complete = not without(self.labels, self.released)
         durable = self.account is not None and self.account.durable
         if durable and self.reservation.asked and not complete:
             self.reservation.hand_over()
@@ -297,7 +305,7 @@ class StratumRun:
                     f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
                 )
             earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
-            number = self.part + len(earlier) * set_up.plan.settings.disjoint_parts  # of the label's texts
+            number = self.part + reservation.turn(label) * set_up.plan.settings.disjoint_parts
             subject = set_up.prompts(label, number)
             if len(released) < max_tokens and not set_up.loop.ended(released):
                 request = TextRequest(

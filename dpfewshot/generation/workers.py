@@ -92,12 +92,12 @@ class Workers:
         deaths, to_do = 0, list(labels)
         while to_do:
             stop.check()
-            known = len(run.released)
+            known = len(run.released_ever)
             task = StratumTask(run, tuple(to_do), self._backend, stop)
             error = self._ended(task)
             if task.travelled:
                 run.take_back()
-            new = run.released[known:] if task.travelled else list(task.made)
+            new = run.released_ever[known:] if task.travelled else list(task.made)
             for one in new:
                 to_do.remove(one.label)
                 if task.travelled:
@@ -215,8 +215,8 @@ class StratumTask:
         arguments["plan"] = replace(set_up.plan, strata=(run.plan,))
         arguments["units"] = {run.plan.scope: set_up.units[run.plan.scope]}
         model = _model(set_up, self.labels[0])
-        stratum = run.part, run.labels + run.replaced, run.account, run.key
-        return _TravelledTask, (arguments, stratum, self.labels, len(run.released), self.backend, model)
+        stratum = run.part, run.labels, run.account, run.key
+        return _TravelledTask, (arguments, stratum, self.labels, len(run.released_ever), self.backend, model)
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,7 +250,7 @@ class _TravelledTask:
         run = StratumRun(set_up.plan.strata[0], part, labels, set_up, account, NO_OBSERVERS, key)
         run.take_back()
         try:
-            for _ in run.make_all(without(self.labels, run.released[self.known :]), self.stop, set_up):
+            for _ in run.make_all(without(self.labels, run.released_ever[self.known :]), self.stop, set_up):
                 pass  # the row has it
         finally:
             run.close()

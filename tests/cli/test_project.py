@@ -13,6 +13,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import project
+from dpfewshot.cli.generate import JUDGE
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, finite_or_inf
@@ -196,7 +197,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         f"account tickets: chain tip {here.chain_tip}",
         "spent: epsilon 2.0000, delta 1e-06",
         "you may publish these texts, or use them in prompts to any model, without limit",
-        "texts that you would not use: delete their lines; judge only how they read, not by your records",
+        f"texts that you would not use: delete their lines; {JUDGE}",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")
     assert (status, out) == (0, "")

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.cli.lines import Lines
+from dpfewshot.errors import BackendError
+from dpfewshot.generation.histogram_loop import HistogramLoop
+from dpfewshot.generation.runner import OnDemonstration
 from dpfewshot.sample_data import SUPPORT_TICKETS
 from tests.cli.test_generate import on_terminals
 from tests.cli.test_init import edit, folder, made
@@ -48,16 +52,20 @@ def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) ->
     before, cost = lines(), spent()
     status, out, err = generated("replace", "2", "4-5")
     kept = [line for number, line in enumerate(before, start=1) if number not in {2, 4, 5}]
-    assert (status, out, lines()[:7]) == (0, "", kept), err
+    assert (status, out, Counter(kept) - Counter(lines()), len(lines())) == (0, "", Counter(), 10), err
     assert "writing 3 texts, at no cost" in err
     assert "done: 3 new texts in demos.jsonl, at no further cost" in err
     assert labels_of(lines()) == labels_of(before)
 
-    Path("demos.jsonl").write_text("".join(f"{line}\n" for line in kept[2:]))
+    kept = kept[2:]
+    Path("demos.jsonl").write_text("\r\n".join(kept))  # by an editor that ends no last line
     told = json.loads(generated("replace", "--json")[1])
     assert (told["replaced"], told["demonstrations"]) == (5, [json.loads(line) for line in lines()])
-    assert lines()[:5] == kept[2:]
+    assert lines()[:5] == kept
     assert "nothing to replace: demos.jsonl has all texts of the plan" in generated("replace")[2]
+
+    assert generated("generate", "--resume")[0] == 0  # what was replaced stays so
+    assert labels_of(lines()) == labels_of(before)
 
     Path("demos.jsonl").unlink()
     edit(shots="shots = 3", max_tokens="max_tokens = 5")  # no other plan, and no other budget
@@ -73,13 +81,14 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     generated: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lines()
-    on_terminals(monkeypatch, "stdin stderr", "1 3\n10\n\n")
+    on_terminals(monkeypatch, "stdin stderr", "1, 3\ntwo\n10 11\n10\n\n")
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
     status, out, err = generated("replace")
-    assert (status, lines()[:7]) == (0, [before[1], *before[3:9]]), err
+    left = Counter([before[1], *before[3:]]) - Counter(lines())  # two may be alike
+    assert (status, left, len(lines())) == (0, Counter(), 10), err
     listed = [int(line.split()[0]) for line in out.splitlines() if "[" in line]
-    assert listed == [*range(1, 11), 9, 10, 10]
-    assert err.count("judge only how they read, not by your records") == 1
+    assert listed == 3 * [*range(1, 11)]
+    assert err.count("judge each text by itself and its label") == 1
     assert "done: 3 new texts" in err
 
 
@@ -89,6 +98,10 @@ REFUSED = {
     "two": "'two' is no line of the output",
     "11": "demos.jsonl: line 11 has no text of this plan's newest run",
     "1 --epsilon 1": "the account has no run of this plan, so no counts are paid for",
+    "99999": "line 99999 has no text",
+    "9999999": "'9999999' is no line of the output",
+    "1 --shots 1": "without these lines each label has as many texts as planned",
+    "1 --output /dev/null": "/dev/null is no file",
     "1 --set top_k=8": "this one draws for each text",
 }
 
@@ -101,8 +114,53 @@ def test_what_cannot_be_replaced_is_refused_and_stays_as_do_texts_of_other_runs(
     assert (lines(), spent()) == (first, cost)
     assert generated("ledger", "change-budget", "--epsilon", "9", "--delta", "1e-4")[0] == 0
     assert generated("generate")[0] == 0
+    with Lines("demos.jsonl"):
+        assert "another process writes demos.jsonl" in generated("replace", "11")[2]
     status, _, err = generated("replace", "1")
     assert (status, "line 1 has no text of this plan's newest run" in err) == (2, True)
+    Path("demos.jsonl").write_text("\n".join(first))
+    assert "line 1 has no text" in generated("replace")[2]
+    Path("demos.jsonl").unlink()
+    assert generated("replace")[0] == 0
+    Path("demos.jsonl").write_text("\n".join(first + lines()))
     assert generated("replace", "11")[0] == 0
     assert lines()[:10] == first
     assert generated("verify")[0] == 0
+
+
+def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: Run) -> None:
+    edit(top_k="# top_k", shots=f"shots = {SHOTS}")
+    assert "the account has no texts to replace yet" in made("replace")[2]
+    assert not dpf.BudgetLedger.open("sqlite:///budget.db").datasets()
+
+    def stopped(self: dpf.Synthesizer, *, on_demonstration: OnDemonstration, **_: object) -> None:
+        on_demonstration(self.generate("Refund"))
+        raise BackendError("the model is away", retryable=True)
+
+    def away(*_: object) -> None:
+        raise BackendError("the model is away", retryable=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dpf.Synthesizer, "generate_all", stopped)
+        assert made("generate")[0] == 2
+    entries = dpf.open_account("sqlite:///budget.db", "tickets").entries
+    status, _, err = made("replace", "1")
+    assert (status, "dpfewshot generate --resume ends it first" in err, len(lines())) == (2, True, 1)
+    assert dpf.open_account("sqlite:///budget.db", "tickets").entries == entries == 1
+    assert made("generate", "--resume")[0] == 0
+
+    before = Path("demos.jsonl").read_text()
+    for changed, told in (
+        (before.replace('"tokens": 4', '"tokens": 3', 1), "line 1 is not what the entry released"),
+        (before + lines()[0], "line 11 repeats a demonstration"),
+    ):
+        Path("demos.jsonl").write_text(changed)
+        status, _, err = made("replace", "2")
+        assert (status, told in err, Path("demos.jsonl").read_text()) == (2, True, changed), err
+    Path("demos.jsonl").write_text(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HistogramLoop, "tokens", away)
+        assert made("replace", "1")[0] == 2
+    assert Path("demos.jsonl").read_text() == before  # the same command works again
+    Path("budget.db").unlink()
+    assert "put the ledger back" in made("replace", "1")[2]

@@ -389,12 +389,16 @@ def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, 
         with pytest.raises(BudgetExceeded):
             first.generate("Refund")
         kept = histogram_of(first)
-    with run(2) as second:  # its run is settled
+    with run(2) as second, run(2) as another:  # the run is settled
+        assert another.generate_all(resume=True) == made
         again = second.generate_all(resume=True, keep=made[1:])
         assert histogram_of(second) == kept
         assert second.generate_all(resume=True, keep=again) == again  # nothing is lacking
+        assert second.generate_all(resume=True) == again == another.generate_all(resume=True)
         with pytest.raises(BudgetExceeded):  # the plan's number stays its limit
             second.generate("Refund")
+        with pytest.raises(InvalidPlan, match="not release, or has it too often"):
+            second.generate_all(resume=True, keep=[*again, again[0]])
     # nor are more texts, longer ones, or other prompts another plan
     with run(3, 6, instruction="Write a complaint.") as third, ThreadPoolExecutor() as executor:
         more = third.generate_all(resume=True, keep=again, executor=executor)
@@ -410,11 +414,13 @@ def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, 
 
 def test_texts_are_replaced_without_a_ledger_too_and_not_where_each_text_draws(model):
     run = synthesizer(model, max_tokens=4)
-    assert run.generate_all(keep=[])[0].spent == run.spent  # begins
-    with pytest.raises(BudgetExceeded):
-        run.generate_all()
-    assert len(run.generate_all(keep=[])) == 1
-    assert run.account.entries == 1
+    with pytest.raises(InvalidPlan, match="counted the words of all labels, and this one has not"):
+        run.generate_all(keep=[])
+    made = run.generate_all()
+    assert len(run.generate_all(keep=[])) == len(run.generate_all(keep=made)) == run.account.entries == 1
+    for keep in ("text", [None], made[0], 1):
+        with pytest.raises(InvalidPlan, match="keep= takes demonstrations"):
+            run.generate_all(keep=keep)
     with pytest.raises(InvalidPlan, match="invisible-ink draws for each text"):
         synthesizer(model, mechanism=InvisibleInk(10)).generate_all(keep=[])
 

@@ -140,7 +140,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/generation.py",
-        "[set_up.writer.for_label(label).public for label in set_up.plan.labels]",
+        "[set_up.writer.for_label(label).public for label in labels]",
         "[]",
         "a run is continued with its own tokens and template",
         "tests/prompts/test_chat.py tests/generation/test_resuming.py",
@@ -308,8 +308,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "found.draws.with_release(entry, lease, progress)",
-        "found.draws.with_release(entry, found.draws.lease, progress)",
+        "draws = found.draws.with_release(entry, lease, progress)\n            if draws != found.draws:",
+        "draws = found.draws.with_release(entry, found.draws.lease, progress)\n            if draws != found.draws:",
         "only the run that holds the lease records a text",
         "tests/account/test_draws.py",
     ),

@@ -221,7 +221,7 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/workers.py",
-        "without(self.labels, run.released[self.known :])",
+        "without(self.labels, run.released_ever[self.known :])",
         "self.labels",
         "a worker makes nothing again that the row has",
         WORKERS,
