@@ -16,6 +16,7 @@ from dpfewshot.backends.streams import backend as streams
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes
+from tests.support.small_models import small
 from tests.support.streams import answers, same_bits
 
 SETTINGS = {"context_tokens": 128, "kept_prompts": 7, "decode_batch": 8, "threads": 1, "weights": "file"}
@@ -70,10 +71,10 @@ pytestmark = pytest.mark.model
     "moved",
     [by_company, *(pytest.param(each, marks=pytest.mark.soak) for each in (by_seat, by_group, by_size))],
 )
-def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, monkeypatch, moved):
+def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, monkeypatch, small, moved):
     monkeypatch.setattr(KVStreams, "step", off_by_one_unit(moved))
     with pytest.warns(RuntimeWarning, match="one by one"):
-        loaded = LlamaCpp(packaged_model_path(), **SETTINGS)
+        loaded = LlamaCpp(small, **SETTINGS)
     with loaded:
         assert loaded.batch_invariant
         assert inside.decode_batch(loaded) == 1
@@ -86,35 +87,35 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
     [kept] = cache.iterdir()
     assert json.loads(kept.read_text())["verdict"] is False
     with pytest.warns(RuntimeWarning, match="one by one"):
-        LlamaCpp(packaged_model_path(), **SETTINGS).close()
+        LlamaCpp(small, **SETTINGS).close()
 
 
-def test_what_was_found_is_kept_for_this_file_build_and_settings(cache, trials, tmp_path, monkeypatch):
-    with LlamaCpp(packaged_model_path(), **SETTINGS) as loaded:
+def test_what_was_found_is_kept_for_this_file_build_and_settings(cache, trials, small, tmp_path, monkeypatch):
+    with LlamaCpp(small, **SETTINGS) as loaded:
         assert inside.decode_batch(loaded) == 8
         assert inside.open_pools(loaded) == 0, "the memory is given back"
     assert len(trials) == 1
-    LlamaCpp(packaged_model_path(), **SETTINGS).close()
+    LlamaCpp(small, **SETTINGS).close()
     assert len(trials) == 1
     copy = tmp_path / "model.gguf"
-    copy.symlink_to(packaged_model_path())
+    copy.symlink_to(small)
     LlamaCpp(copy, **SETTINGS).close()
     assert len(trials) == 1, "it is the content that counts"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    LlamaCpp(packaged_model_path(), **SETTINGS).close()
+    LlamaCpp(small, **SETTINGS).close()
     assert len(trials) == 2
     assert len(list(cache.iterdir())) == 2
     assert {path.stat().st_mode & 0o077 for path in (cache, *cache.iterdir())} == {0}
 
 
-def test_one_by_one_needs_no_trial(cache, trials):
-    with LlamaCpp(packaged_model_path(), **(SETTINGS | {"decode_batch": 1})) as loaded:
+def test_one_by_one_needs_no_trial(cache, trials, small):
+    with LlamaCpp(small, **(SETTINGS | {"decode_batch": 1})) as loaded:
         assert loaded.batch_invariant
     assert not trials
     assert not cache.exists()
 
 
-FIXTURES = (backend, prefix, short_prompts, suffixes)
+FIXTURES = (backend, prefix, short_prompts, small, suffixes)
 LANES = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 2, "weights": "file"}
 EXTEND = KVStreams.extend
 
@@ -195,7 +196,7 @@ def test_a_lane_that_works_on_after_an_interrupt_is_waited_for(lanes, suffixes, 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("cache")
-def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(monkeypatch):
+def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(small, monkeypatch):
     """One unit in the last place, while another lane evaluates."""
     evaluating = []
 
@@ -208,7 +209,7 @@ def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(monke
 
     monkeypatch.setattr(KVStreams, "extend", disturbed)
     with pytest.warns(RuntimeWarning, match="one at a time"):
-        loaded = LlamaCpp(packaged_model_path(), **LANES | {"decode_batch": 1})
+        loaded = LlamaCpp(small, **LANES | {"decode_batch": 1})
     with loaded:
         assert loaded.batch_invariant
         assert "at a time" not in loaded.describe()

@@ -13,9 +13,10 @@ from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.errors import BackendError
 from tests.support import inside, llama_prompts
 from tests.support.llama_prompts import backend, prefix, short_prompts, suffixes, wide
+from tests.support.small_models import small
 from tests.support.streams import answers, evaluated, same_bits
 
-FIXTURES = (backend, prefix, short_prompts, suffixes, wide)
+FIXTURES = (backend, prefix, short_prompts, small, suffixes, wide)
 pytestmark = pytest.mark.model
 
 
@@ -69,13 +70,16 @@ class OneBatch:
         self._library.llama_free(self._context)
 
 
-def test_the_same_check_catches_one_batch_in_a_unified_buffer(backend, suffixes):
-    control = OneBatch(backend)
-    try:
-        finding = conformance.check_batch_invariance(control, suffixes)
-    finally:
-        control.close()
-    assert not finding.passed
+def test_the_same_check_catches_one_batch_in_a_unified_buffer(small):
+    with LlamaCpp(small, context_tokens=256, decode_batch=1, threads=1) as loaded:
+        prompts = [loaded.tokenize(llama_prompts.trec(question)) for question in llama_prompts.QUESTIONS]
+        control = OneBatch(loaded)
+        try:
+            finding = conformance.check_batch_invariance(control, prompts)
+        finally:
+            control.close()
+        assert not finding.passed
+        assert conformance.check_batch_invariance(loaded, prompts).passed
 
 
 def test_a_step_has_the_bits_of_llama_cpp_on_its_own(backend, prefix, suffixes):
@@ -102,24 +106,25 @@ def test_an_empty_suffix_is_the_prefix_alone(backend, prefix, suffixes):
     assert np.abs(np.exp(block[1][1]) - np.exp(whole[1])).max() < 0.1
 
 
-def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(prefix, short_prompts, monkeypatch):
+def test_more_prompts_than_a_context_has_streams_for_are_kept_in_several(small, monkeypatch):
     """Eight prompts: seven in one context of 24 streams, one in another, with the bits of one context."""
+    prefix, prompts = [11, 12, 13], [[20 + index] * (1 + index) for index in range(8)]
     settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8, "threads": 1}
-    with LlamaCpp(packaged_model_path(), **settings) as one:
-        expected = answers(one, prefix, short_prompts[:8], [100])
+    with LlamaCpp(small, **settings) as one:
+        expected = answers(one, prefix, prompts, [100])
         assert inside.contexts_of_blocks(one) == 1
     monkeypatch.setattr(load_library(), "llama_max_parallel_sequences", lambda: 24)
-    with LlamaCpp(packaged_model_path(), **settings) as two:
-        assert all(map(same_bits, expected, answers(two, prefix, short_prompts[:8], [100])))
+    with LlamaCpp(small, **settings) as two:
+        assert all(map(same_bits, expected, answers(two, prefix, prompts, [100])))
         assert inside.contexts_of_blocks(two) == 2
-        with evaluated() as count, closing(two.open_block(prefix, short_prompts[:8], 2)) as block:
+        with evaluated() as count, closing(two.open_block(prefix, prompts, 2)) as block:
             block.next_token_logprobs()
             block.append(1)
             block.next_token_logprobs()
-        assert count.tokens == sum(map(len, short_prompts[:8])) + 8, "all were kept"
+        assert count.tokens == sum(map(len, prompts)) + 8, "all were kept"
 
 
-def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch):
+def test_a_context_that_cannot_be_made_frees_the_ones_before(small, monkeypatch):
     library = load_library()
     monkeypatch.setattr(library, "llama_max_parallel_sequences", lambda: 24)
     make, made = library.llama_init_from_model, []
@@ -134,10 +139,10 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(prefix, monkeypatch
     settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8}
     with monkeypatch.context() as patch:
         patch.setattr(LlamaCpp, "_passes", lambda *_: True)  # the checks take contexts too
-        loaded = LlamaCpp(packaged_model_path(), **settings)
+        loaded = LlamaCpp(small, **settings)
     with loaded:
         with pytest.raises(BackendError, match="lower kept_prompts"):
-            loaded.open_block(prefix, [[1]], 2)
+            loaded.open_block([], [[1]], 2)
         assert freed == made[:1]
         monkeypatch.undo()
         library.llama_free(made[0])
@@ -206,7 +211,7 @@ def test_files_that_are_no_model_are_refused_and_llama_cpp_prints_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("holds", [pytest.param(True, marks=pytest.mark.soak), False])
-def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
+def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, small, holds):
     """A build that says it has a GPU; what it computes with makes no difference to who decides."""
     library = load_library()
     monkeypatch.setattr(library, "llama_supports_gpu_offload", lambda: True)
@@ -215,7 +220,7 @@ def test_on_a_gpu_the_suite_decides_what_the_backend_claims(monkeypatch, holds):
         monkeypatch.setattr(conformance, "check_block_invariance", lambda *_, **__: found)
     settings = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "gpu_layers": -1}
     expected = nullcontext() if holds else pytest.warns(RuntimeWarning, match="one by one")
-    with expected, LlamaCpp(packaged_model_path(), **settings) as loaded:
+    with expected, LlamaCpp(small, **settings) as loaded:
         assert loaded.batch_invariant is holds
         assert inside.decode_batch(loaded) == (8 if holds else 1)
         assert "GPU" in loaded.describe()

@@ -7,32 +7,33 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dpfewshot.backends import LlamaCpp, conformance, packaged_model_path
+from dpfewshot.backends import LlamaCpp, conformance
 from dpfewshot.backends.hugging_face import HuggingFace, HuggingFaceStreams
 from dpfewshot.backends.llama_cpp.model import KVStreams
 from dpfewshot.errors import BackendError
 from tests.support import inside
 from tests.support.processes import true_in_child
+from tests.support.small_models import small
 from tests.support.streams import answers, evaluated, same_bits
 from tests.support.tiny_models import SMALL, folder, one_thread
 
-FIXTURES = (folder, one_thread)
+FIXTURES = (folder, one_thread, small)
 pytestmark = pytest.mark.model
 
 PREFIX = [11, 12, 13]
 PROMPTS = [[5, 6, 7], [30], [9] * 20, [40, 41, 42, 43]]
 OPENERS = {
-    "llama.cpp": lambda _: LlamaCpp(
-        packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1, weights="file"
+    "llama.cpp": lambda small, _: LlamaCpp(
+        small, context_tokens=256, kept_prompts=15, threads=1, weights="file"
     ),
-    "transformers": lambda folder: HuggingFace(folder, **SMALL),
+    "transformers": lambda _, folder: HuggingFace(folder, **SMALL),
 }
 
 
 @pytest.fixture(scope="module", params=OPENERS)
-def opened(request, folder):
+def opened(request, small, folder):
     """Opens another backend of the kind."""
-    return lambda: OPENERS[request.param](folder)
+    return lambda: OPENERS[request.param](small, folder)
 
 
 @pytest.fixture(scope="module")
