@@ -61,6 +61,8 @@ class Event(Protocol):
     def relations(self) -> frozenset[Relation]:
         """The neighbouring relations that the event's guarantee covers."""
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class PoissonGaussian:

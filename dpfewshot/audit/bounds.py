@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special
@@ -101,6 +102,12 @@ class TradeOff:
         return probability
 
 
+@lru_cache(maxsize=64)
+def trade_off(event: Event) -> TradeOff:
+    """Return the claim of a plan. It takes a second, and games of one plan ask for it again."""
+    return TradeOff(event)
+
+
 def noise_at_most(
     event_at: Callable[[float], Event], planned: float, planned_claim: TradeOff, counts: Counts
 ) -> float:
@@ -112,7 +119,7 @@ def noise_at_most(
     def room(noise: float) -> float:
         """Negative if the counts refute the claim."""
         try:
-            claim = planned_claim if noise == planned else TradeOff(event_at(noise))
+            claim = planned_claim if noise == planned else trade_off(event_at(noise))
         except InvalidPlan:  # this little noise has no claim
             return _NO_CLAIM
         return _probit(counts.claimed(claim)) - _probit(counts.true_positives.low)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dpfewshot.account.draws import Terms
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.accounting import Event, epsilon
-from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most
+from dpfewshot.audit.bounds import Counts, Rate, TradeOff, epsilon_at_least, noise_at_most, trade_off
 from dpfewshot.audit.canaries import (
     CANARY_WORD,
     DECOY,
@@ -160,7 +160,7 @@ class Game:
     @cached_property
     def claim(self) -> TradeOff:
         """The plan's claim; `InvalidPlan` if the mechanism has no such release."""
-        return TradeOff(self.event(self.planned))
+        return trade_off(self.event(self.planned))
 
     def most_canaries(self, by_chance: float, at_most: int) -> int:
         """Return the largest canary count whose claimed detection rate stays below 0.9, at least 1.
