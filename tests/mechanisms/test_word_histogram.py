@@ -42,6 +42,9 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.sampling import PoissonSampler
 from tests.support.laws import IMPOSSIBLE
+from tests.support.small_models import small
+
+FIXTURES = (small,)
 
 VOCABULARY = 40
 ONE_DRAW = Draws(1.0, 1, 1, 50, RowChange.ADDED)
@@ -296,14 +299,22 @@ def test_a_words_log_ratio_says_how_much_oftener_the_records_have_it():
     assert not noisy
 
 
-# ---- with the real small model ---------------------------------------------------------------------------
+# ---- with a real model -----------------------------------------------------------------------------------
+
+
+def loaded(path):
+    return dpf.backends.LlamaCpp(path, context_tokens=256, kept_prompts=15, threads=1)
 
 
 @pytest.fixture(scope="module")
-def model():
-    with dpf.backends.LlamaCpp(
-        dpf.backends.packaged_model_path(), context_tokens=256, kept_prompts=15, threads=1
-    ) as backend:
+def model(small):
+    with loaded(small) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def whole_model():
+    with loaded(dpf.backends.packaged_model_path()) as backend:
         yield backend
 
 
@@ -335,15 +346,15 @@ def test_one_draw_serves_all_texts_of_a_label(model):
     assert run.spent == stratum.spend
 
 
-def test_texts_come_from_the_noisy_sum(model, monkeypatch):
+def test_texts_come_from_the_noisy_sum(whole_model, monkeypatch):
     """Noise that is all on one word makes this word known, which no record has."""
-    (word,) = model.tokenize(" volcano")
+    (word,) = whole_model.tokenize(" volcano")
 
     def noise(scale, size, _):
         return np.where(np.arange(size) == word, 100 * scale, 0)
 
     monkeypatch.setattr(_core, "rounded_normals", noise)
-    run = synthesizer(model, budget=dpf.PrivacyBudget(1e-2, 1e-5))
+    run = synthesizer(whole_model, budget=dpf.PrivacyBudget(1e-2, 1e-5))
     run.generate("Refund")
     assert str(word) in histogram_of(run)["words"]
 
@@ -1097,11 +1108,11 @@ def test_a_sparse_vector_cannot_wrap_it():
         SparseVector(WordHistogram(), threshold=0.5, releases=2)
 
 
-def test_the_histogram_of_many_records_has_their_words(model):
-    run = synthesizer(model, budget=dpf.PrivacyBudget(8, 1e-5))
+def test_the_histogram_of_many_records_has_their_words(whole_model):
+    run = synthesizer(whole_model, budget=dpf.PrivacyBudget(8, 1e-5))
     run.generate("Refund")
     told = histogram_of(run)
-    words = {model.detokenize([int(word)]).strip() for word in told["words"]}
+    words = {whole_model.detokenize([int(word)]).strip() for word in told["words"]}
     texts = [record.text.lower() for record in support_tickets() if record.label == "Refund"]
     assert len(words) > 3
     missing = [word for word in words if sum(word in text for text in texts) < len(texts) / 40]
