@@ -22,6 +22,9 @@ from dpfewshot.cli.application import main, run
 from dpfewshot.cli.project import MECHANISM_NAMES
 from tests.support.commands import Run, Terminal
 from tests.support.scripts import Hooked
+from tests.support.small_models import small, small_packaged
+
+FIXTURES = (small, small_packaged)
 
 SECRET = "swordfish"
 PLAN = (
@@ -199,7 +202,7 @@ def test_a_service_may_have_closed_its_standard_streams(closed: str, status: int
 
 
 @pytest.mark.model
-@pytest.mark.usefixtures("towns")
+@pytest.mark.usefixtures("towns", "small_packaged")
 def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     plan = ("plan", *PLAN, "--set", "probe_seconds=0.2")
     told = json.loads(command(*plan, "--json")[1])

@@ -24,6 +24,9 @@ from dpfewshot.values import Records
 from tests.support.commands import Run, Terminal
 from tests.support.processes import environment
 from tests.support.scripts import Desk
+from tests.support.small_models import small, small_packaged
+
+FIXTURES = (small, small_packaged)
 
 PHRASE = "a message that a customer sends to support"
 EXAMPLE = "Hi, my parcel came with a broken lamp. Can you send another one?"
@@ -295,6 +298,7 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
     assert err.startswith(says)
 
 
+@pytest.mark.usefixtures("small_packaged")
 @pytest.mark.parametrize(("answer", "kept"), [("y", 0.2), ("n", 0)])
 def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbers(
     command: Run, answers: Callable[[str], None], answer: str, kept: float

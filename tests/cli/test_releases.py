@@ -243,7 +243,7 @@ def test_a_real_model_chooses() -> None:
         dpf.Record(one.text, one.label, f"customer {number // 2}")
         for number, one in enumerate(one for one in support_tickets() if one.label in task.labels)
     ]
-    backend = dpf.backends.LlamaCpp(packaged_model_path(), context_tokens=128, kept_prompts=4)
+    backend = dpf.backends.LlamaCpp(packaged_model_path(), context_tokens=128, decode_batch=1, threads=1)
     candidates = [[], [demonstration("I want my money back.", "Refund")]]
     sizes = {"unit": "customer", "scored_units": 4, "record_token_cap": 30}
     choice = dpf.choose(task, records, backend, candidates, budget=dpf.PrivacyBudget(2.0, 1e-6), **sizes)

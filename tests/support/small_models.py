@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfewshot.backends import packaged_model_path
+from dpfewshot import backends
 
 BYTES = {4: 4, 5: 4, 6: 4, 7: 1}
 """Bytes of a value in the file, by its type, but for those of the next two types."""
@@ -40,7 +40,7 @@ class Reader:
 
 def small_model(path: Path, *, layers: int = ALL_LAYERS, tokens: int = ALL_TOKENS) -> Path:
     """Write the first layers of the packaged model, with the first tokens of its vocabulary; the path."""
-    read = Reader(packaged_model_path().read_bytes())
+    read = Reader(backends.packaged_model_path().read_bytes())
     magic, version, tensors, values = HEADER.unpack_from(read.data)
     settings = [_setting(read, layers, tokens) for _ in range(values)]
     listed = []
@@ -86,3 +86,9 @@ def _setting(read: Reader, layers: int, tokens: int) -> bytes:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tenth of the layers and tokens: what it answers has no meaning."""
     return small_model(tmp_path_factory.mktemp("small") / "small.gguf", layers=3, tokens=4096)
+
+
+@pytest.fixture
+def small_packaged(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small model is the packaged one, to whoever asks for it by name or by default."""
+    monkeypatch.setattr(backends, "packaged_model_path", lambda: small)
