@@ -193,9 +193,10 @@ class _NoisyMax(_Rounds):
         left = list(self.candidates)
         scores = np.array([votes.get(label, 0) for label in left], dtype=np.int64)
         released: list[str] = []
+        rate = self.rate
         for _ in range(self.rounds):
-            permit.use(scale_of(self.rate))
-            winner = _core.permute_and_flip(scores, *self.rate.as_integer_ratio(), random_source)
+            permit.use(scale_of(rate))
+            winner = _core.permute_and_flip(scores, *rate.as_integer_ratio(), random_source)
             released.append(left.pop(winner))
             scores = np.delete(scores, winner)
         return released
