@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _NUMBERS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 _OTHERS: Final = (
-    "Records, labels, the task's name, model, budget and account must be those of the run whose texts are to "
-    "be replaced"
+    "Records, labels, the task's name, model, budget, account and the version of dpfewshot must be those of "
+    "the run whose texts are to be replaced"
 )
 
 

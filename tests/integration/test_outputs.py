@@ -124,11 +124,13 @@ BRIEF = (
     Verb("ledger export", ACCOUNT),
 )  # fmt: skip
 
+BY_COUNT = (*FILES, "--max-tokens", "4", "--mechanism", WORD_HISTOGRAM, *ACCOUNT, "--output", "demos.jsonl")
 COUNTED = (
-    Verb("generate", (*FILES, "--max-tokens", "4", "--mechanism", WORD_HISTOGRAM, *ACCOUNT, "--output",
-                      "demos.jsonl", "--shots", "2"), ("options", "unit")),
+    Verb("generate", (*BY_COUNT, "--shots", "2"), ("options", "unit")),
+    Verb("replace", ("2", *BY_COUNT, "--shots", "2", "--json"), ("options", "unit")),
+    Verb("replace", (*BY_COUNT, "--shots", "1"), ("options", "unit")),
     Verb("ledger export", ACCOUNT),
-)  # fmt: skip
+)
 """By the mechanism that is the default, where labels are given and draws have no fixed size."""
 
 FURTHER = (
@@ -246,7 +248,7 @@ def test_so_they_do_with_other_settings_and_in_the_canary_game(verbs: tuple[Verb
 
 
 def test_every_verb_is_tried() -> None:
-    tried = {verb.name for verb in (*BRIEF, *FURTHER, *CANARY)} | {CREATE[0]}
+    tried = {verb.name for verb in (*BRIEF, *COUNTED, *FURTHER, *CANARY)} | {CREATE[0]}
     tried |= {"model get"}  # it reads no records: tests/cli/test_downloads.py
     assert tried == {name for name, command in COMMANDS.items() if not isinstance(command, click.Group)}
 
