@@ -40,7 +40,7 @@ from dpfewshot.account.history import (
 from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
 from dpfewshot.account.rule import Admission, Rule
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
-from dpfewshot.errors import InvalidPlan, LedgerError
+from dpfewshot.errors import InvalidPlan, LedgerError, RunTakenOver
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -309,10 +309,10 @@ class Account:
             _charge(change, found, found.draws.held(entry, lease).after(progress))
 
     def record_progress(self, entry: int, lease: str, progress: str) -> None:
-        """Record what is released by now; nothing changes if the entry has another lease.
+        """Record what is in progress, and which released lines stand; nothing changes with another lease.
 
         Raises:
-            RunTakenOver: another run has released what `progress` lacks.
+            RunTakenOver: `progress` has other released lines than the entry.
             LedgerError: the entry was cancelled, or it could not be recorded.
         """
         with self._store.change() as change:
@@ -321,6 +321,8 @@ class Account:
                 raise LedgerError(f"entry {entry} was {_state(found)}: it releases nothing")
             if found.draws.lease == lease:
                 draws = found.draws.with_release(entry, lease, progress)
+                if released_in(progress) not in (None, released_in(found.draws.progress)):
+                    raise RunTakenOver(f"entry {entry} has released other lines: resume it to continue")
                 change.replace(replace(found, draws=draws))
 
     def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
@@ -342,7 +344,9 @@ class Account:
             draws = found.draws.with_release(entry, lease, progress)
             if draws != found.draws:
                 change.replace(replace(found, draws=draws))
-                change.record(RELEASE, found, as_json({RELEASED: digest}))
+                before, after = released_in(found.draws.progress), released_in(progress)
+                if after is None or after != before:  # else which lines stand is all that differs
+                    change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.

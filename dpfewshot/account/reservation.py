@@ -13,7 +13,7 @@ from typing import Any
 
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import USED_UP, DrawCounts, Terms, new_lease
-from dpfewshot.account.history import OPEN
+from dpfewshot.account.history import OPEN, VERIFY
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.permit import Permit
 from dpfewshot.certificates import line_hash
@@ -66,6 +66,7 @@ class Reservation:
         progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
         self.released: list[Mapping[str, object]] = progress["released"]
         self.slots: list[int] = progress.get("slots", list(range(len(self.released))))
+        _check_slots(self.slots, len(self.released), self.entry)
         self.unfinished: dict[str, list[int]] = progress["unfinished"]
         self.histogram: Mapping[str, Any] | None = progress.get("histogram")
         self.asked = self._charged = resumed
@@ -290,3 +291,12 @@ class Reservation:
         kept = {} if self.histogram is None else {"histogram": self.histogram}
         standing = {} if slots == list(range(len(released))) else {"slots": slots}
         return json.dumps({"released": released, "unfinished": unfinished, **standing, **kept})
+
+
+def _check_slots(slots: object, released: int, entry: int) -> None:
+    """Refuse slots that name a line twice, or one that there is none of."""
+    if isinstance(slots, list) and all(type(one) is int for one in slots):
+        places = {max(one, ~one) for one in slots}
+        if len(places) == len(slots) and places <= set(range(released)):
+            return
+    raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")

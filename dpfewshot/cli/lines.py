@@ -32,19 +32,23 @@ class Lines:
     def __enter__(self) -> Self:
         if self.output is not None:
             with write_errors(self.output):
-                self._file = Path(self.output).open("ab", buffering=0)
-            self._lock(self._file)
+                self._file = self._locked(Path(self.output))
         return self
 
-    def _lock(self, file: FileIO) -> None:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_EX if self._alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            busy = f"another process writes {self.output}: wait until it is done"
-            raise DPFewShotError(busy) from None
-        except OSError:  # a file system, or a device, without locks
-            pass
+    def _locked(self, path: Path) -> FileIO:
+        """The file, which no process that rewrites it has open."""
+        while True:
+            file = path.open("ab", buffering=0)
+            try:
+                fcntl.flock(file, (fcntl.LOCK_EX if self._alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise DPFewShotError(f"another process writes {path}: wait until it is done") from None
+            except OSError:  # a file system, or a device, without locks
+                return file
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+            file.close()  # it was rewritten meanwhile
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._file is None or self.output is None:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, numbered_lines
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Demonstration, by_label, counted, on_one_line
 
@@ -91,7 +91,7 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     if as_json:
         lines = Demonstrations(_texts_of(output).values()).to_lines()
         click.echo(json.dumps({"replaced": new, "demonstrations": lines}))
-    elif new:
+    elif new or chosen:
         stages()(f"done: {counted(new, 'new text')} in {output}, at no further cost")
     else:
         stages()(f"nothing to replace: {output} has all texts of the plan. Name lines: dpfewshot replace 2 5")
@@ -103,15 +103,11 @@ def _replaced(
     """Append new texts for the chosen lines and for those that lack, then put them in place; how many."""
     output = str(project.output)
     with Lines(output, alone=True) as lines:
-        ours = _checked(synthesizer, project, chosen)
+        ours, before = _checked(synthesizer, project, chosen), _hashes(_texts_of(output).values())
         kept = [one for number, one in ours.items() if number not in chosen]
         planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
         lacking = (planned - Counter(one.label for one in kept)).total()
-        if chosen and not lacking:
-            raise click.UsageError(
-                "without these lines each label has as many texts as planned: delete them, or raise shots"
-            )
-        told, new = Counter(line_hash(one.as_line()) for one in kept), list[Demonstration]()
+        told, new = _hashes(kept), list[Demonstration]()
 
         def on_demonstration(one: Demonstration) -> None:
             digest = line_hash(one.as_line())
@@ -121,9 +117,11 @@ def _replaced(
                 lines.write(one)
                 new.append(one)
 
-        stages()(f"writing {counted(lacking, 'text')}, at no cost")
-        raw = Path(output).read_text(encoding="utf-8").split("\n")
-        discarded = [(raw[number - 1], ours[number].label) for number in sorted(chosen)]
+        if chosen and not lacking:
+            stages()("without these lines each label has as many texts as planned: they are taken out")
+        elif lacking:
+            stages()(f"writing {counted(lacking, 'text')}, at no cost")
+        failure = None
         try:
             synthesizer.generate_all(on_demonstration=on_demonstration, resume=True, keep=kept, **work)
         except KeyboardInterrupt:
@@ -131,8 +129,17 @@ def _replaced(
                 f"interrupted: {counted(len(new), 'new text')} in {output}, and no line is taken out yet; "
                 "the same command writes the others"
             ) from None
-        if discarded:
-            _put_in_place(output, discarded, new)
+        except InvalidPlan:
+            unfinished = (
+                "the run has labels whose words are to be counted: dpfewshot generate --resume ends it first"
+            )
+            raise LedgerError(unfinished) from None
+        except BudgetExceeded as refusal:  # a label's count was lost: the others are written
+            failure = refusal
+        if new or chosen:
+            _put_in_place(output, before, [ours[number] for number in chosen], new)
+    if failure is not None:
+        raise failure
     return len(new)
 
 
@@ -141,8 +148,6 @@ def _checked(synthesizer: Synthesizer, project: Project, chosen: frozenset[int])
     output, run = str(project.output), synthesizer.newest_run()
     if run is None:
         raise LedgerError(f"the account has no run of this plan, so no counts are paid for. {_OTHERS}")
-    if synthesizer.unfinished:
-        raise LedgerError("the run is unfinished, or still writes: dpfewshot generate --resume ends it first")
     there = _texts_of(output)
     ours = {number: one for number, one in there.items() if one.certificate and one.certificate.run == run}
     others = sorted(chosen - ours.keys())
@@ -164,27 +169,38 @@ def _texts_of(output: str) -> dict[int, Demonstration]:
     return dict(numbered_lines(output)) if Path(output).exists() else {}
 
 
-def _put_in_place(output: str, discarded: Sequence[tuple[str, str]], new: Sequence[Demonstration]) -> None:
+def _hashes(texts: Iterable[Demonstration]) -> Counter[str]:
+    return Counter(line_hash(one.as_line()) for one in texts)
+
+
+def _put_in_place(
+    output: str, before: Counter[str], discarded: Sequence[Demonstration], new: Sequence[Demonstration]
+) -> None:
     """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
 
-    Lines are found by what they say: an editor may have moved them meanwhile.
+    Lines are found by what they say: an editor may have written the file meanwhile. `before` has those that
+    were there first.
     """
-    fresh = {label: [json_line(one).strip() for one in some] for label, some in by_label(new).items()}
-    out, labels = Counter(line for line, _ in discarded), dict(discarded)
-    appended, kept = Counter(line for some in fresh.values() for line in some), []
+    waiting = {label: [json_line(one).strip() for one in some] for label, some in by_label(new).items()}
+    there, out = _texts_of(output), _hashes(discarded)
+    appended = _hashes(new) & (_hashes(there.values()) - before)
+    for number, one in reversed(list(there.items())):
+        digest = line_hash(one.as_line())
+        if appended[digest]:
+            appended[digest] -= 1
+            del there[number]
+    raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
+    lines = []
+    for number, one in there.items():
+        digest = line_hash(one.as_line())
+        if not out[digest]:
+            lines.append(raw[number - 1])
+            continue
+        out[digest] -= 1
+        if waiting.get(one.label):
+            lines.append(waiting[one.label].pop(0))
+    lines += [line for some in waiting.values() for line in some]
     with write_errors(output):
-        for line in reversed(Path(output).read_text(encoding="utf-8").split("\n")):
-            appended[line] -= 1
-            if line and appended[line] < 0:
-                kept.append(line)
-        lines = []
-        for line in reversed(kept):
-            out[line] -= 1
-            if out[line] < 0:
-                lines.append(line)
-            elif fresh.get(labels[line]):
-                lines.append(fresh[labels[line]].pop(0))
-        lines += [line for some in fresh.values() for line in some]
         write_whole(output, "".join(f"{line}\n" for line in lines))
 
 

@@ -84,7 +84,9 @@ class Generation:
     def unfinished(self) -> bool:
         """Whether the account has a run of this plan, of whichever process, that nobody has finished."""
         found = self._newest("")  # without an entry for a stratum that has not begun
-        return 0 < len(found) < len(self.runs) or any(entry.state in OPEN for entry in found)
+        return 0 < len(found) < sum(bool(run.labels) for run in self.runs) or any(
+            entry.state in OPEN for entry in found
+        )
 
     def newest_run(self, name: str) -> str | None:
         """The name of the account's newest run of this plan and name, finished or not; None without one."""
@@ -137,17 +139,16 @@ class Generation:
         """Let others take the place of all released demonstrations but these, given by their lines' hashes.
 
         Raises:
-            InvalidPlan: one of them is none of these runs', or a stratum's words are not counted yet, so that
-                others would have a cost.
+            InvalidPlan: one of them is none of these runs', or a stratum's words are still to be counted, so
+                that others would have a cost.
         """
         with self.no_draws():
-            reservations = [run.reservation for run in self.runs if run.labels]
-            if any(one is None or one.histogram is None for one in reservations):
+            if any(run.labels and run.may_draw for run in self.runs):
                 raise InvalidPlan(
                     "keep= replaces texts of a run that has counted the words of all labels, and this one "
                     "has not: first call generate_all(resume=True) without it"
                 )
-            known = Counter(line_hash(line) for one in reservations if one for line in one.released)
+            known = Counter(line_hash(one.as_line()) for run in self.runs for one in run.released_ever)
             if kept - known:
                 raise InvalidPlan("keep= has a text that the run did not release, or has it too often")
             for run in self.runs:

@@ -90,6 +90,12 @@ class StratumRun:
         return self.reservation.draws_left
 
     @property
+    def may_draw(self) -> bool:
+        """Whether its records are still to be drawn from; a histogram serves all texts."""
+        reservation = self.reservation
+        return reservation is None or (reservation.histogram is None and reservation.draws_left > 0)
+
+    @property
     def released(self) -> list[Demonstration]:
         """The demonstrations that it has released, in their order, but for those that others replace."""
         lines = [] if self.reservation is None else self.reservation.lines

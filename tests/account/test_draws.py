@@ -89,6 +89,12 @@ def test_threads_race_for_the_last_draws(make_account: MakeAccount) -> None:
 def test_progress_is_recorded_by_its_lease_alone_and_not_once_it_is_cancelled(account: Account) -> None:
     other = account.reserve(None, COST, {}, DrawCounts(8, "other")).entry
     account.cancel(other)
+    third = account.reserve(
+        None, COST, {}, DrawCounts(8, "third", key=replace(KEY, plan="another", run="another"))
+    ).entry
+    account.draw(third, "third", '{"released": []}')
+    with pytest.raises(RunTakenOver, match="has released other lines"):
+        account.record_progress(third, "third", '{"released": [{"text": "of no release"}]}')
     entry = account.reserve(None, COST, {}, DrawCounts(8, "first", key=KEY)).entry
     account.draw(entry, "first")
     account.record_progress(entry, "first", "mine")

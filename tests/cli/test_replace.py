@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dpfewshot.cli.lines import Lines
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.runner import OnDemonstration
+from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.sample_data import SUPPORT_TICKETS
 from tests.cli.test_generate import on_terminals
 from tests.cli.test_init import edit, folder, made
@@ -100,7 +102,6 @@ REFUSED = {
     "1 --epsilon 1": "the account has no run of this plan, so no counts are paid for",
     "99999": "line 99999 has no text",
     "9999999": "'9999999' is no line of the output",
-    "1 --shots 1": "without these lines each label has as many texts as planned",
     "1 --output /dev/null": "/dev/null is no file",
     "1 --set top_k=8": "this one draws for each text",
 }
@@ -112,6 +113,10 @@ def test_what_cannot_be_replaced_is_refused_and_stays_as_do_texts_of_other_runs(
         status, _, err = generated("replace", *words.split())
         assert (status, message in err) == (2, True), err
     assert (lines(), spent()) == (first, cost)
+    err = generated("replace", "1", "--shots", "1")[2]
+    assert ("they are taken out" in err, lines()) == (True, first[1:])
+    assert generated("replace")[0] == 0
+    first = lines()
     assert generated("ledger", "change-budget", "--epsilon", "9", "--delta", "1e-4")[0] == 0
     assert generated("generate")[0] == 0
     with Lines("demos.jsonl"):
@@ -149,18 +154,32 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
     assert dpf.open_account("sqlite:///budget.db", "tickets").entries == entries == 1
     assert made("generate", "--resume")[0] == 0
 
-    before = Path("demos.jsonl").read_text()
+    whole = Path("demos.jsonl").read_text()
     for changed, told in (
-        (before.replace('"tokens": 4', '"tokens": 3', 1), "line 1 is not what the entry released"),
-        (before + lines()[0], "line 11 repeats a demonstration"),
+        (whole.replace('"tokens": 4', '"tokens": 3', 1), "line 1 is not what the entry released"),
+        (whole + lines()[0], "line 11 repeats a demonstration"),
     ):
         Path("demos.jsonl").write_text(changed)
         status, _, err = made("replace", "2")
         assert (status, told in err, Path("demos.jsonl").read_text()) == (2, True, changed), err
-    Path("demos.jsonl").write_text(before)
+    Path("demos.jsonl").write_text(whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HistogramLoop, "tokens", away)
         assert made("replace", "1")[0] == 2
-    assert Path("demos.jsonl").read_text() == before  # the same command works again
+    assert Path("demos.jsonl").read_text() == whole  # the same command works again
+
+    def edited(loop: HistogramLoop, request: TextRequest) -> Iterator[int]:
+        """Somebody saves the file in another form, under its name, while a text is written."""
+        with Path("demos.jsonl").open(encoding="utf-8-sig") as file:
+            shown = [json.dumps(json.loads(line), indent=None, separators=(", ", " : ")) for line in file]
+        Path("saved").write_text("\r\n".join(shown), encoding="utf-8-sig")
+        Path("saved").rename("demos.jsonl")
+        return tokens(loop, request)
+
+    tokens = HistogramLoop.tokens
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HistogramLoop, "tokens", edited)
+        assert made("replace", "1", "3")[0] == 0
+    assert (len(lines()), made("verify")[0]) == (10, 0)
     Path("budget.db").unlink()
     assert "put the ledger back" in made("replace", "1")[2]

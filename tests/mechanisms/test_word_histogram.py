@@ -423,6 +423,40 @@ def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, 
     assert (account.spent, account.entries, account.verify().ok) == (made[0].spent, 1, True)
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_text_whose_answer_was_lost_is_recorded_once_whatever_is_replaced(
+    model, monkeypatch, tmp_path, settled
+):
+    url = f"sqlite:///{tmp_path / 'budget.db'}"
+    ledger = dpf.BudgetLedger.open(url)
+    ledger.create("tickets", dpf.PrivacyBudget(4, 1e-5))
+    account = dpf.open_account(url, "tickets")
+    run = synthesizer(model, max_tokens=4, shots_per_label=3, account=account)
+    made = list(run.generate_all()) if settled else []
+    record = dpf.Account.record_release
+
+    def lost(self, *arguments):
+        record(self, *arguments)
+        raise LedgerError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dpf.Account, "record_release", lost)
+        with pytest.raises(LedgerError):
+            run.generate_all(keep=made[:2] if settled else None)
+    for keep in (made[1:], []):
+        assert len(run.generate_all(resume=not settled, keep=keep)) == 3
+    assert account.verify().ok
+    later = synthesizer(model, max_tokens=4, shots_per_label=3, account=account)
+    assert len(later.generate_all(resume=True)) == 3
+
+
+def test_fewer_texts_of_disjoint_parts_are_replaced_too(model):
+    account = dpf.Account.in_memory(dpf.PrivacyBudget(4, 1e-5))
+    run = synthesizer(model, max_tokens=4, settings=Settings(disjoint_parts=2), account=account)
+    made = run.generate_all()
+    assert len(run.generate_all(keep=[])) == len(run.generate_all(keep=made)) == account.entries == 1
+
+
 def test_texts_are_replaced_without_a_ledger_too_and_not_where_each_text_draws(model):
     run = synthesizer(model, max_tokens=4)
     with pytest.raises(InvalidPlan, match="counted the words of all labels, and this one has not"):
