@@ -174,9 +174,10 @@ class SetUp:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
         holdout = {"holdout": json.dumps(self.partition.holdout)}
+        served: str | int = self.plan.settings.tokens_per_draw
         provenance = self.provenance
-        if self.mechanism.draws_once:  # each line states the prompt that wrote it, since prompts may change
-            provenance = replace(provenance, prompt=None)
+        if self.mechanism.draws_once:  # prompts may change: each line states the one that wrote it
+            served, provenance = ANY_TOKENS, replace(provenance, prompt=None)
         return {
             "mechanism": self.mechanism.name,
             "disjoint_parts": self.plan.settings.disjoint_parts,
@@ -186,9 +187,7 @@ class SetUp:
             "noise_multiplier": stratum.noise_multiplier,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
-            "tokens_per_step": ANY_TOKENS
-            if self.mechanism.draws_once
-            else self.plan.settings.tokens_per_draw,
+            "tokens_per_step": served,
             **provenance.details(),
         }
 

@@ -110,9 +110,7 @@ class StratumRun:
         if self.reservation is None:
             return
         lines, slots = self.reservation.released, [max(one, ~one) for one in self.reservation.slots]
-        others = [
-            place for place in range(len(lines)) if place not in slots
-        ]  # replaced, and may be kept again
+        others = [place for place in range(len(lines)) if place not in slots]  # which may be kept again
         stand = []
         for place in (*slots, *others):
             digest = line_hash(lines[place])
