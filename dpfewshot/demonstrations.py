@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
-from dpfewshot.certificates import Certificate
+from dpfewshot.certificates import Certificate, line_hash
 from dpfewshot.errors import InvalidRecords, needs_extra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
 from dpfewshot.runtime.files import read_text, write_whole
@@ -300,6 +300,11 @@ def from_line(line: object) -> Demonstration:
         certificate=Certificate.from_dict(line[CERTIFICATE]) if CERTIFICATE in line else None,
         fields=fields,
     )
+
+
+def line_hashes(demonstrations: Iterable[Demonstration]) -> Counter[str]:
+    """The hashes of their lines, as a ledger records them, and how often each is there."""
+    return Counter(line_hash(one.as_line()) for one in demonstrations)
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstration]]:

@@ -13,8 +13,7 @@ from typing import Final, Self
 
 from dpfewshot.account.account import Account, account_of_run
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
-from dpfewshot.certificates import line_hash
-from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.demonstrations import Demonstrations, line_hashes
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.generation import Generation
@@ -322,7 +321,7 @@ class Synthesizer:
                 f"keep= replaces texts at no cost, and {self.plan.mechanism} draws for each text"
             )
         try:
-            return Counter(line_hash(one.as_line()) for one in keep)
+            return line_hashes(keep)
         except (TypeError, AttributeError):
             what = "keep= takes demonstrations, as generate_all and Demonstrations.from_jsonl return"
             raise InvalidPlan(what) from None

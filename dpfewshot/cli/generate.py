@@ -215,7 +215,11 @@ def _naming_resume(project: Project) -> Iterator[None]:
                     f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
                     f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
                 )
-            others = ", and replace writes other texts" if project.counts_words else ""
+            others = (
+                ", and replace writes other texts"
+                if project.counts_words and account is not None and account.entries
+                else ""
+            )
             raise refusal.saying(
                 f"{refusal}. generate --resume ends an interrupted run at no cost{others}; a further run "
                 f"needs a larger budget: {larger}"

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
-from dpfewshot.demonstrations import Demonstrations, json_line, numbered_lines
+from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Demonstration, by_label, counted, on_one_line
@@ -100,47 +100,60 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
 def _replaced(
     synthesizer: Synthesizer, project: Project, chosen: frozenset[int], work: Mapping[str, Any]
 ) -> int:
-    """Append new texts for the chosen lines and for those that lack, then put them in place; how many."""
-    output = str(project.output)
+    """Write new texts in place of the chosen lines, and at the end for those that lack; how many."""
+    output, new = str(project.output), list[Demonstration]()
     with Lines(output, alone=True) as lines:
-        ours, before = _checked(synthesizer, project, chosen), _hashes(_texts_of(output).values())
+        ours = _checked(synthesizer, project, chosen)
         kept = [one for number, one in ours.items() if number not in chosen]
         planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
-        lacking = (planned - Counter(one.label for one in kept)).total()
-        told, new = _hashes(kept), list[Demonstration]()
-
-        def on_demonstration(one: Demonstration) -> None:
-            digest = line_hash(one.as_line())
-            if told[digest]:  # a kept one: they are told first
-                told[digest] -= 1
-            else:
-                lines.write(one)
-                new.append(one)
-
-        if chosen and not lacking:
-            stages()("without these lines each label has as many texts as planned: they are taken out")
-        elif lacking:
+        if lacking := (planned - Counter(one.label for one in kept)).total():
             stages()(f"writing {counted(lacking, 'text')}, at no cost")
-        failure = None
-        try:
-            synthesizer.generate_all(on_demonstration=on_demonstration, resume=True, keep=kept, **work)
-        except KeyboardInterrupt:
-            raise click.Abort(
-                f"interrupted: {counted(len(new), 'new text')} in {output}, and no line is taken out yet; "
-                "the same command writes the others"
-            ) from None
-        except InvalidPlan:
-            unfinished = (
-                "the run has labels whose words are to be counted: dpfewshot generate --resume ends it first"
-            )
-            raise LedgerError(unfinished) from None
-        except BudgetExceeded as refusal:  # a label's count was lost: the others are written
-            failure = refusal
+        elif chosen:
+            stages()("without these lines each label has as many texts as planned: they are taken out")
+        failure = _write(synthesizer, lines, kept, new, work)
         if new or chosen:
-            _put_in_place(output, before, [ours[number] for number in chosen], new)
+            _put_in_place(output, [ours[number] for number in chosen], new)
     if failure is not None:
         raise failure
     return len(new)
+
+
+def _write(
+    synthesizer: Synthesizer,
+    lines: Lines,
+    kept: Sequence[Demonstration],
+    new: list[Demonstration],
+    work: Mapping[str, Any],
+) -> BudgetExceeded | None:
+    """Generate what lacks beside the kept texts into `new`; the refusal of a label whose count was lost.
+
+    What ends it early leaves the new texts at the end of the file.
+    """
+    told = line_hashes(kept)
+
+    def on_demonstration(one: Demonstration) -> None:
+        digest = line_hash(one.as_line())
+        if told[digest]:  # a kept one: they are told first
+            told[digest] -= 1
+        else:
+            new.append(one)
+
+    try:
+        synthesizer.generate_all(on_demonstration=on_demonstration, resume=True, keep=kept, **work)
+    except BudgetExceeded as refusal:
+        return refusal
+    except InvalidPlan:
+        raise LedgerError(
+            "the run has labels whose words are to be counted: dpfewshot generate --resume ends it first"
+        ) from None
+    except BaseException as error:
+        for one in new:
+            lines.write(one)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+        written = f"{counted(len(new), 'new text')} in {lines.output}, and no line is taken out yet"
+        raise click.Abort(f"interrupted: {written}; the same command writes the others") from None
+    return None
 
 
 def _checked(synthesizer: Synthesizer, project: Project, chosen: frozenset[int]) -> dict[int, Demonstration]:
@@ -169,39 +182,25 @@ def _texts_of(output: str) -> dict[int, Demonstration]:
     return dict(numbered_lines(output)) if Path(output).exists() else {}
 
 
-def _hashes(texts: Iterable[Demonstration]) -> Counter[str]:
-    return Counter(line_hash(one.as_line()) for one in texts)
-
-
-def _put_in_place(
-    output: str, before: Counter[str], discarded: Sequence[Demonstration], new: Sequence[Demonstration]
-) -> None:
+def _put_in_place(output: str, discarded: Sequence[Demonstration], new: Sequence[Demonstration]) -> None:
     """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
 
-    Lines are found by what they say: an editor may have written the file meanwhile. `before` has those that
-    were there first.
+    Lines are found by what they say: an editor may have written the file meanwhile.
     """
-    waiting = {label: [json_line(one).strip() for one in some] for label, some in by_label(new).items()}
-    there, out = _texts_of(output), _hashes(discarded)
-    appended = _hashes(new) & (_hashes(there.values()) - before)
-    for number, one in reversed(list(there.items())):
-        digest = line_hash(one.as_line())
-        if appended[digest]:
-            appended[digest] -= 1
-            del there[number]
+    there, out, waiting = _texts_of(output), line_hashes(discarded), by_label(new)
     raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
     lines = []
     for number, one in there.items():
         digest = line_hash(one.as_line())
         if not out[digest]:
-            lines.append(raw[number - 1])
+            lines.append(f"{raw[number - 1]}\n")
             continue
         out[digest] -= 1
         if waiting.get(one.label):
-            lines.append(waiting[one.label].pop(0))
-    lines += [line for some in waiting.values() for line in some]
+            lines.append(json_line(waiting[one.label].pop(0)))
+    lines += [json_line(one) for some in waiting.values() for one in some]
     with write_errors(output):
-        write_whole(output, "".join(f"{line}\n" for line in lines))
+        write_whole(output, "".join(lines))
 
 
 def _asks() -> bool:

@@ -15,7 +15,7 @@ from dpfewshot.account.draws import RunKey, new_lease
 from dpfewshot.account.history import OPEN
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.certificates import line_hash
+from dpfewshot.demonstrations import line_hashes
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, new_thread
@@ -148,7 +148,7 @@ class Generation:
                     "keep= replaces texts of a run that has counted the words of all labels, and this one "
                     "has not: first call generate_all(resume=True) without it"
                 )
-            known = Counter(line_hash(one.as_line()) for run in self.runs for one in run.released_ever)
+            known = line_hashes(one for run in self.runs for one in run.released_ever)
             if kept - known:
                 raise InvalidPlan("keep= has a text that the run did not release, or has it too often")
             for run in self.runs:

@@ -101,6 +101,11 @@ class StratumRun:
         lines = [] if self.reservation is None else self.reservation.lines
         return [from_line(line) for line in lines]
 
+    @property
+    def released_ever(self) -> list[Demonstration]:
+        """The same with those, in the order in which they were released."""
+        return [] if self.reservation is None else [from_line(line) for line in self.reservation.released]
+
     def keep(self, kept: Counter[str]) -> None:
         """Let others take the place of what it has released and is not kept.
 
@@ -120,11 +125,6 @@ class StratumRun:
             elif place in slots:
                 stand.append(~place)
         self.reservation.stand(stand)
-
-    @property
-    def released_ever(self) -> list[Demonstration]:
-        """The same with those, in the order in which they were released."""
-        return [] if self.reservation is None else [from_line(line) for line in self.reservation.released]
 
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""

@@ -168,6 +168,22 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
         assert made("replace", "1")[0] == 2
     assert Path("demos.jsonl").read_text() == whole  # the same command works again
 
+    def stopped_later(loop: HistogramLoop, request: TextRequest) -> Iterator[int]:
+        if stops.pop():
+            raise KeyboardInterrupt
+        return tokens(loop, request)
+
+    tokens, stops = HistogramLoop.tokens, [True, False]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HistogramLoop, "tokens", stopped_later)
+        status, _, err = made("replace", "1", "3")
+    assert (status, len(lines()), lines()[:10]) == (130, 11, whole.splitlines())
+    assert (
+        "1 new text in demos.jsonl, and no line is taken out yet; the same command writes the others" in err
+    )
+    assert made("replace", "1", "3")[0] == 0
+    assert (len(lines()), made("verify")[0]) == (10, 0)
+
     def edited(loop: HistogramLoop, request: TextRequest) -> Iterator[int]:
         """Somebody saves the file in another form, under its name, while a text is written."""
         with Path("demos.jsonl").open(encoding="utf-8-sig") as file:
@@ -176,7 +192,6 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
         Path("saved").rename("demos.jsonl")
         return tokens(loop, request)
 
-    tokens = HistogramLoop.tokens
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HistogramLoop, "tokens", edited)
         assert made("replace", "1", "3")[0] == 0
