@@ -380,3 +380,16 @@ def test_what_was_used_is_passed_on_once() -> None:
     for again in (partial(passed.use, 0.5), permit.pass_on):
         with pytest.raises(BudgetExceeded):
             again()
+
+
+def test_a_new_line_takes_the_place_and_the_turn_of_the_first_of_its_label_that_is_replaced() -> None:
+    made = Reservation.make(None, TERMS)
+    for number, label in enumerate("aabab"):
+        made.release({"label": label, "number": number})
+    made.stand([0, ~1, 2, ~3, ~4])
+    assert [made.turn(label) for label in "abc"] == [1, 1, 0]
+    made.release({"label": "a", "number": 5})
+    assert (made.slots, made.turn("a"), made.turn("b")) == ([0, 5, 2, ~3, ~4], 2, 1)
+    for number in (6, 7):
+        made.release({"label": "a", "number": number})
+    assert [line["number"] for line in made.lines] == [0, 5, 2, 6, 7]
