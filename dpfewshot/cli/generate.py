@@ -24,6 +24,7 @@ from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
+from dpfewshot.cli.replace import JUDGE, at_terminal, replace_asked
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, LedgerError
 from dpfewshot.values import (
@@ -47,11 +48,6 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
-
-JUDGE: Final = (
-    "judge each text by itself and its label: whether somebody really wrote the like must not count"
-)
-"""How to choose among texts: the guarantee covers no choice that depends on the records."""
 
 _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, and loses it\n"
 
@@ -110,18 +106,28 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         demonstrations = _release(
             synthesizer, lines, work, resume=run, verb="generating" if begins else "resuming"
         )
-        account = synthesizer.account
-    document = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
+        lines.close()
+        tip = _chain_tip(synthesizer.account) if ledger is not None else {}
+        if as_json:
+            lists = {"plan": synthesizer.plan.as_dict(), "demonstrations": demonstrations.to_lines()}
+            click.echo(json.dumps({**lists, **tip}))
+        elif output is not None:
+            durable = synthesizer.account is not None and synthesizer.account.durable
+            replaceable = project.counts_words and durable and not isinstance(run, str)
+            _conclude(demonstrations, project, synthesizer.account, replaceable=replaceable)
+            if replaceable and at_terminal():
+                replace_asked(synthesizer, project, work)
+
+
+def _chain_tip(account: Account | None) -> dict[str, str]:
+    """The last entry's hash, which is printed where a log keeps it."""
     with suppress(LedgerError):  # nothing that is paid for is lost
-        if ledger is not None and account is not None:
-            document["chain_tip"] = account.chain_tip
-            if not sys.stderr.isatty():  # for a log
-                name = on_one_line(account.dataset or "in memory")
-                stages()(f"account {name}: chain tip {account.chain_tip}")
-    if as_json:
-        click.echo(json.dumps(document))
-    elif output is not None:
-        _conclude(demonstrations, project, account, replaceable=not isinstance(run, str))
+        if account is not None:
+            tip = account.chain_tip
+            if not sys.stderr.isatty():
+                stages()(f"account {on_one_line(account.dataset or 'in memory')}: chain tip {tip}")
+            return {"chain_tip": tip}
+    return {}
 
 
 def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) -> None:
@@ -177,7 +183,7 @@ def _conclude(
                 stages()(f"spent from the account in all: {in_all}")
         stages()("you may publish these texts, or use them in prompts to any model, without limit")
         discarded = "texts that you would not use: "
-        if replaceable and project.counts_words and account is not None and account.durable:
+        if replaceable:
             discarded += "dpfewshot replace writes others in their place, at no cost"
         else:
             discarded += "delete their lines"

@@ -196,12 +196,12 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
     sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends to support"
-    meanings = _described(given, labels, sent, partial(_made_up, records), yes=yes)
+    _describe_texts(given, sent, partial(_made_up, records), yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     given["shots"] = (
         _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
-    given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun))
+    meanings = _described(labels, yes=yes)
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
     question = (
         f"Epsilon limits what all texts together may tell about one {noun}; a smaller one protects more. "
@@ -209,6 +209,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         "money, start at 1"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
+    given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun), given["epsilon"])
     better = recommended()
     question = (
         f"Model: a GGUF file, {better or RECOMMENDED} (fetched if you agree) or {PACKAGED} (for a trial)"
@@ -300,18 +301,22 @@ def _answer(
         given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
 
 
-def _asked_holdout(records: Records, units: str) -> float:
+def _asked_holdout(records: Records, units: str, epsilon: float) -> float:
     """The share of units that write nothing. How many a label has is public, as in `plan`."""
     from dpfewshot.records.units import units_by_label
 
     sizes = sorted({len(members) for members in units_by_label(records).values()})
-    takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
-    has = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
+    needs = {known: needed for known, needed in ENOUGH.items() if known == epsilon} or ENOUGH
+    takes = ", ".join(f"{needed} at epsilon {known}" for known, needed in needs.items())
+    has, left = (
+        " to ".join(dict.fromkeys(str(math.floor(share * size)) for size in (sizes[0], sizes[-1])))
+        for share in (1, 1 - HOLDOUT)
+    )
     click.echo(f"A label has {has} {units}. Texts that reflect them need {takes}", err=True)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        "texts help? No text is written from them: say no if too few are left to a label. Without them, the "
-        "test would cost as much budget again"
+        f"texts help? No text is written from them, and about {left} are left to a label: say no if that is "
+        "too few. Without them, the test would cost as much budget again"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 
@@ -326,13 +331,8 @@ def _asked_length() -> int:
     return -(-words * 4 // 3)
 
 
-def _described(
-    given: dict[str, Any], labels: Sequence[str], sent: str, made_up: Callable[[str], str], *, yes: bool
-) -> dict[str, str]:
-    """Ask what a text is, and what labels mean: those that are abbreviations or numbers in any case.
-
-    `made_up` refuses an example that has the words of a record.
-    """
+def _describe_texts(given: dict[str, Any], sent: str, made_up: Callable[[str], str], *, yes: bool) -> None:
+    """Ask what a text is, and for an example; `made_up` refuses one that has the words of a record."""
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
@@ -349,6 +349,10 @@ def _described(
     given["example"] = made_up(given["example"] or "")
     if asks:
         given["example"] = click.prompt(question, "", value_proc=made_up, show_default=False, err=True)
+
+
+def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
+    """Ask what labels mean: those that are abbreviations or numbers in any case."""
     asked = [label for label in labels if label.isupper() or label.isdigit()]
     if yes:
         if asked:

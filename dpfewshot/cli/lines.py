@@ -50,11 +50,16 @@ class Lines:
                 return file
             file.close()  # it was rewritten meanwhile
 
+    def close(self) -> None:
+        """Write no more, so that another process may rewrite the file."""
+        if self._file is not None:
+            self._file.close()
+
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is None or self.output is None:
+        if self._file is None or self._file.closed or self.output is None:
             return
         is_empty = os.fstat(self._file.fileno()).st_size == 0
-        self._file.close()
+        self.close()
         if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
             with suppress(OSError):
                 Path(self.output).unlink()

@@ -15,7 +15,6 @@ import click
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
-from dpfewshot.cli.generate import JUDGE
 from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
@@ -28,6 +27,11 @@ from dpfewshot.values import Demonstration, by_label, counted, on_one_line
 
 if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
+
+JUDGE: Final = (
+    "judge each text by itself and its label: whether somebody really wrote the like must not count"
+)
+"""How to choose among texts: the guarantee covers no choice that depends on the records."""
 
 _NUMBERS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
@@ -68,7 +72,7 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     project.account.check_counts(output, there=bool(_texts_of(output)))
     if project.account.opened() is None:
         raise LedgerError(f"the account has no texts to replace yet. {_OTHERS}")
-    new = 0
+    asks = not numbers and not as_json and at_terminal()
     with (
         workers_of(
             project.model,
@@ -80,21 +84,28 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
         project.synthesizer(resuming=True) as synthesizer,
     ):
         _checked(synthesizer, project, chosen)  # before anybody is asked
-        asks = not numbers and not as_json and _asks()
         if asks:
             stages()(JUDGE)
-            chosen = _asked(output)
-        while written := _replaced(synthesizer, project, chosen, work):
-            new += written
-            if not asks or not (chosen := _asked(output)):
-                break
+            replace_asked(synthesizer, project, work)
+            return
+        new = _replaced(synthesizer, project, chosen, work)
     if as_json:
         lines = Demonstrations(_texts_of(output).values()).to_lines()
         click.echo(json.dumps({"replaced": new, "demonstrations": lines}))
-    elif new or chosen:
-        stages()(f"done: {counted(new, 'new text')} in {output}, at no further cost")
-    else:
+    elif not new and not chosen:
         stages()(f"nothing to replace: {output} has all texts of the plan. Name lines: dpfewshot replace 2 5")
+
+
+def at_terminal() -> bool:
+    """Whether somebody reads and answers, and did not ask for quiet."""
+    quiet = click.get_current_context().params["quiet"]
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty() and not quiet
+
+
+def replace_asked(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) -> None:
+    """List the texts of the run, and replace those that the user names, until none is named."""
+    while _replaced(synthesizer, project, chosen := _asked(synthesizer, project), work) or chosen:
+        pass
 
 
 def _replaced(
@@ -113,6 +124,7 @@ def _replaced(
         failure = _write(synthesizer, lines, kept, new, work)
         if new or chosen:
             _put_in_place(output, [ours[number] for number in chosen], new)
+            stages()(f"done: {counted(len(new), 'new text')} in {output}, at no further cost")
     if failure is not None:
         raise failure
     return len(new)
@@ -203,14 +215,9 @@ def _put_in_place(output: str, discarded: Sequence[Demonstration], new: Sequence
         write_whole(output, "".join(lines))
 
 
-def _asks() -> bool:
-    quiet = click.get_current_context().params["quiet"]
-    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty() and not quiet
-
-
-def _asked(output: str) -> frozenset[int]:
-    """The lines that the user would not use, of all texts that are listed."""
-    texts = _texts_of(output)
+def _asked(synthesizer: Synthesizer, project: Project) -> frozenset[int]:
+    """The lines that the user would not use, of the run's texts, which are listed."""
+    texts = _checked(synthesizer, project, frozenset())
     for number, one in texts.items():
         click.echo(f"{number:4}  [{on_one_line(one.label)}] {on_one_line(one.text)}")
     while True:
@@ -224,7 +231,7 @@ def _asked(output: str) -> frozenset[int]:
             continue
         if chosen <= texts.keys():
             return chosen
-        stages()(f"line {min(chosen - texts.keys())} has no text")
+        stages()(f"line {min(chosen - texts.keys())} has no text of this run")
 
 
 def _chosen(numbers: Sequence[str]) -> frozenset[int]:

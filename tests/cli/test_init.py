@@ -305,7 +305,7 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
 ) -> None:
     """Enter alone decides nothing, so the file tells nothing of the records."""
     copied = support_tickets()[3].text
-    answers(f"\n\n\ny\n{PHRASE}\n{copied}\n{EXAMPLE}\nn\n\n3\n\n{answer}\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n{copied}\n{EXAMPLE}\n\n3\nn\n1.5\n\n{answer}\npackaged\n")
     status, out, err = command("init", "tickets.csv")
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
@@ -316,14 +316,22 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert told in out
 
 
-@pytest.mark.parametrize(("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((5, 2, 3), "2 to 5")])
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [((3, 3), ("3", "2")), ((5, 2), ("2 to 5", "1 to 4")), ((10, 4, 11), ("4 to 11", "3 to 8"))],
+)
 def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
-    answers: Callable[[str], None], capsys: pytest.CaptureFixture[str], sizes: tuple[int, ...], told: str
+    answers: Callable[[str], None],
+    capsys: pytest.CaptureFixture[str],
+    sizes: tuple[int, ...],
+    told: tuple[str, str],
 ) -> None:
     answers("n\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
-    assert init._asked_holdout(records, "records") == 0  # noqa: SLF001 - a file for each would say no more
-    assert f"A label has {told} records. Texts that reflect" in capsys.readouterr().err
+    assert init._asked_holdout(records, "records", 2.0) == 0  # noqa: SLF001 - a file would say no more
+    err = capsys.readouterr().err
+    assert f"A label has {told[0]} records. Texts that reflect them need 57 at epsilon 2\n" in err
+    assert f"about {told[1]} are left to a label" in err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -392,7 +400,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
     answers(
-        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\nn\n0\n30\n\ny\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n"
+        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\n0\n30\n\nn\n0\nmuch\nnan\ninf\n1.5\ny\ngemma\nmodel.gguf\n"
     )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
@@ -412,12 +420,12 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
 def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
     tickets = Path("tickets.csv")
     tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\n\nn\na parcel that is "late"\n\n\n\nn\n1.5\npackaged\n')
+    answers(f'\n\n\ny\n{PHRASE}\n\n\n\nn\na parcel that is "late"\n\n1.5\nn\npackaged\n')
     status, _, err = command("init", "tickets.csv")
     assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 2)
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
     assert dpf.load().project.holdout == 0
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\nto pay less\n\n\n\n\n\ny\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\nto pay less\n\n\n1.5\n\ny\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
     assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 5)
     assert err.count("what you decide by reading them is not protected") == 1
@@ -431,7 +439,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\nn\n\n\ny\n1.5\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\nn\n1.5\ny\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -442,7 +450,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\nn\n\n\ny\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\nn\n1.5\ny\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column that says whose record it is")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -474,7 +482,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\nn\n\n\ny\n\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\nn\n\ny\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,

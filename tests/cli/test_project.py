@@ -13,10 +13,10 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import project
-from dpfewshot.cli.generate import JUDGE
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, finite_or_inf
+from dpfewshot.cli.replace import JUDGE
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.defaults import TEMPERATURE
 from dpfewshot.sampling import Holdout, partition_of_units

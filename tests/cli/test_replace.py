@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -83,15 +84,44 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     generated: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lines()
-    on_terminals(monkeypatch, "stdin stderr", "1, 3\ntwo\n10 11\n10\n\n")
-    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+    somebody_answers(monkeypatch, "1, 3\ntwo\n10 11\n10\n\n")
     status, out, err = generated("replace")
     left = Counter([before[1], *before[3:]]) - Counter(lines())  # two may be alike
     assert (status, left, len(lines())) == (0, Counter(), 10), err
-    listed = [int(line.split()[0]) for line in out.splitlines() if "[" in line]
-    assert listed == 3 * [*range(1, 11)]
+    assert listed(out) == 3 * [*range(1, 11)]
     assert err.count("judge each text by itself and its label") == 1
-    assert "done: 3 new texts" in err
+    assert re.findall("done: .* new texts?", err) == ["done: 2 new texts", "done: 1 new text"]
+    assert "line 11 has no text of this run" in err
+
+
+def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(top_k="# top_k", shots=f"shots = {SHOTS}")
+    somebody_answers(monkeypatch, "y\n2\n\n")
+    status, out, err = made("generate")
+    assert (status, listed(out), len(lines())) == (0, 2 * [*range(1, 11)], 10), err
+    assert err.index("judge each text by itself") < err.index("replace which lines") < err.index("1 new text")
+    cost = spent()
+    assert made("verify")[0] == 0
+    first = lines()
+    somebody_answers(monkeypatch, "y\n1\n11\n\n")
+    assert made("ledger", "change-budget", "--epsilon", "9", "--delta", "1e-4")[0] == 0
+    status, out, err = made("generate")  # further lines, of another run
+    assert (status, listed(out), lines()[:10]) == (0, 2 * [*range(11, 21)], first), err
+    assert "line 1 has no text of this run" in err
+    assert spent() != cost
+    for further in ("--quiet", "--json", "--resume night"):
+        somebody_answers(monkeypatch, "y\n")
+        made("ledger", "change-budget", "--epsilon", "99", "--delta", "1e-3")
+        assert "replace which lines" not in made("generate", *further.split())[2]
+
+
+def somebody_answers(monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
+    on_terminals(monkeypatch, "stdin stderr", answers)
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
+
+
+def listed(out: str) -> list[int]:
+    return [int(line.split()[0]) for line in out.splitlines() if re.match(r" +\d+  \[", line)]
 
 
 REFUSED = {
