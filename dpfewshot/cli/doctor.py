@@ -180,9 +180,10 @@ def remedy(backend: str, described: str, check: str, *, about_invariance: bool) 
 KEPT_FOR: Final = 45
 """M of the draws that the demo's backend keeps: a quarter of the memory of the default."""
 
+TEXTS: Final = 3
 MAX_TOKENS: Final = 24
 PROMPT_TOKENS: Final = 3_400
-"""Of a demonstration: two cores finish five demonstrations in a minute."""
+"""Of a demonstration: two cores finish so many in a minute."""
 
 NEXT_STEPS: Final = """
 Next steps:
@@ -195,7 +196,7 @@ Next steps:
 @takes("epsilon", "model", from_file=False, epsilon={"default": 4.0})
 @quiet_option
 def demo(*, project: Project, as_json: bool) -> None:
-    """Generate one private demonstration per label from 1,500 made-up support tickets.
+    """Generate a private demonstration for each of three labels of 1,500 made-up support tickets.
 
     \b
     Example:
@@ -253,6 +254,7 @@ def demo_synthesizer(backend: LogprobBackend, *, epsilon: float = 4.0) -> Synthe
         backend,
         budget=PrivacyBudget(epsilon=epsilon, delta=default_delta(None, tickets)),
         mechanism=PublicCentred(),
+        labels=(SUPPORT_TICKETS.labels or ())[:TEXTS],
         max_tokens=MAX_TOKENS,
         settings=Settings(prompt_token_limit=PROMPT_TOKENS, record_token_cap=32),
     )

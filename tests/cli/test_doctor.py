@@ -49,7 +49,7 @@ def leaked(text: str) -> list[str]:
 @pytest.mark.slow
 def test_demos_of_a_model_that_wants_to_leak() -> None:
     backend = Leaker()
-    texts = [one.text for _ in range(6) for one in demo_synthesizer(backend).generate_all()]
+    texts = [one.text for _ in range(10) for one in demo_synthesizer(backend).generate_all()]
     assert len(texts) == 30
     assert leaked("\n".join(texts)) == []
 
@@ -81,6 +81,6 @@ def test_the_demo_with_the_packaged_model(
     output = capfd.readouterr()
     document = json.loads(output.out)
     assert leaked(output.out + output.err) == []
-    assert [one["label"] for one in document["demonstrations"]] == list(SUPPORT_TICKETS.labels or ())
+    assert [one["label"] for one in document["demonstrations"]] == list(SUPPORT_TICKETS.labels or ())[:3]
     assert all(one["text"] and one["certified"] for one in document["demonstrations"])
     assert 3.9 < document["spent"]["epsilon"] <= 4
