@@ -8,6 +8,7 @@ the larger ε of the directions counts.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ class DeltaBounds(NamedTuple):
     upper: float
 
 
+@lru_cache(maxsize=1024)
 def epsilon(event: Event, delta: float) -> EpsilonBounds:
     """Bounds of the ε ≥ 0 of `event` at `delta`, for every relation that the event covers.
 
@@ -98,6 +100,7 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     return EpsilonBounds(*_ordered("ε", lower, upper))
 
 
+@lru_cache(maxsize=1024)  # plans of labels of one size, and of settings that were planned before, ask again
 def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
     """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
     _check_delta(delta)

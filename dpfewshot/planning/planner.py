@@ -214,7 +214,7 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
         stratum = replace(worst, population=population)
         draws = mechanism.planned(draws_at(settings, stratum, rate_of(settings, stratum)))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)
-        return epsilon(mechanism.event(draws, sigma), delta=spend.delta).upper
+        return epsilon(mechanism.event(draws, sigma), spend.delta).upper
 
     units, tokens = worst.population, plan.settings.max_tokens
     needed = costs(units, tokens)
@@ -252,7 +252,7 @@ def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple
         raise InvalidPlan(f"delta must be at least 1e-18, not {budget.delta}")
     target = limit.as_target()
     sigma = calibrate(event, epsilon=target.epsilon, delta=target.delta)
-    return sigma, Amount.certified(epsilon(event(sigma), delta=target.delta).upper, limit.delta)
+    return sigma, Amount.certified(epsilon(event(sigma), target.delta).upper, limit.delta)
 
 
 def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:

@@ -34,6 +34,7 @@ from dpfewshot.accounting import (
 from dpfewshot.accounting.bounds import epsilon_upper
 from dpfewshot.accounting.curves import Curve, FloatArray
 from dpfewshot.accounting.pairs import dominating_pairs
+from tests.accounting.conftest import forget
 from tests.accounting.test_curves import Changed
 from tests.support import independent_accounting as independent
 from tests.support.independent_accounting import Estimate, Law, Shared, chosen, delta_of
@@ -263,6 +264,7 @@ def test_the_examination_catches_a_curve_that_is_wrong_by_one_percent(
     assert not any(examine(each).fault for each in asked)
     less = lambda event, **_: [Changed(pair, one_percent_less) for pair in dominating_pairs(event)]  # noqa: E731
     monkeypatch.setattr(bounds, "dominating_pairs", less)
+    forget()
     assert sum(bool(examine(each).fault) for each in asked) >= CONTROLS / 2
 
 
