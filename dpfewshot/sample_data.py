@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 from dpfewshot.tasks import Task
@@ -40,6 +41,11 @@ def support_tickets() -> list[Record]:
         >>> support_tickets()[0].label
         'Refund'
     """
+    return list(_tickets())
+
+
+@cache
+def _tickets() -> tuple[Record, ...]:
     draw = _Draw(_SEED)
     tickets: list[Record] = []
     taken: set[str] = set()
@@ -51,7 +57,7 @@ def support_tickets() -> list[Record]:
         if found.isdisjoint(taken):
             taken |= found
             tickets.append(ticket)
-    return tickets
+    return tuple(tickets)
 
 
 def secrets(records: Iterable[Record]) -> frozenset[str]:

@@ -45,6 +45,10 @@ SLOW = {
 """Folders and files whose tests are all marked slow."""
 
 
+TOGETHER = "test_site.py"
+"""Files whose tests share what the first of them builds, which takes long."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give each of several test processes processors of its own.
 
@@ -57,6 +61,23 @@ def pytest_configure(config: pytest.Config) -> None:
     own = processors[int(worker["workerid"][2:]) :: worker["workercount"]]
     if own:
         os.sched_setaffinity(0, own)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each test to whoever is free, but tests of one file that builds something for all to one process.
+
+    Only with `--dist loadgroup`, whose own scheduler finds no groups with pytest 9.2.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(TOGETHER) else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

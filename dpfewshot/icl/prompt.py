@@ -42,6 +42,7 @@ class LabelTree:
     Attributes:
         beginnings: the proper prefixes of labels, the empty one first; the model is asked what follows each.
         longest_beginnings: those with which no other one begins.
+        is_path: whether it has one label alone.
         support: the tokens of all labels, ascending.
 
     Raises:
@@ -61,6 +62,7 @@ class LabelTree:
                 following.setdefault(path[:end], set()).add(token)
         self.beginnings = sorted(following)
         inner = {beginning[:-1] for beginning in self.beginnings if beginning}
+        self.is_path = len(paths) == 1
         self.longest_beginnings = [each for each in self.beginnings if each not in inner]
         self.support = sorted(set().union(*following.values()))
         row = {beginning: index for index, beginning in enumerate(self.beginnings)}
@@ -200,15 +202,17 @@ class FewShotPrompt:
         It is NaN or -inf where the backend has no answer. With `private`, each prompt is evaluated by itself,
         as the guarantee needs for private records.
         """
-        if private:
-            return tree.logprobs(self._rows_by_steps(tree, questions))
+        if private or (tree.is_path and self.backend.kept_prompts != 0):  # such as a whole record's text
+            return tree.logprobs(self._rows_by_steps(tree, questions, private=private))
         suffixes = [[*question, *beginning] for question in questions for beginning in tree.beginnings]
         with self.block(suffixes, 1) as block:
             rows = self.answers(block, len(suffixes), tree.support)
         return tree.logprobs(rows.reshape(len(questions), len(tree.beginnings), len(tree.support)))
 
-    def _rows_by_steps(self, tree: LabelTree, questions: Sequence[Tokens]) -> NDArray[np.float64]:
-        """Return what `LabelTree.logprobs` takes, from blocks of private prompts that walk down the tree.
+    def _rows_by_steps(
+        self, tree: LabelTree, questions: Sequence[Tokens], *, private: bool
+    ) -> NDArray[np.float64]:
+        """Return what `LabelTree.logprobs` takes, from blocks of prompts that walk down the tree.
 
         A private prompt may continue no other, but all of a block may take the same public token. So a
         backend that keeps blocks evaluates a question once for each of the longest beginnings, and takes one
@@ -217,7 +221,7 @@ class FewShotPrompt:
         rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
         index = {beginning: number for number, beginning in enumerate(tree.beginnings)}
         for longest in tree.longest_beginnings:
-            with self.block(questions, len(longest) + 1, private=True) as block:
+            with self.block(questions, len(longest) + 1, private=private) as block:
                 for length in range(len(longest) + 1):
                     if length:
                         block.append(longest[length - 1])

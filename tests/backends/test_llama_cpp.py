@@ -20,7 +20,7 @@ FIXTURES = (backend, prefix, short_prompts, small, suffixes, wide)
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.parametrize("prompts", [5, pytest.param(24, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("prompts", [3, pytest.param(24, marks=pytest.mark.soak)])
 def test_it_passes_the_whole_suite(backend, prefix, short_prompts, prompts):
     """Of a block of 24, fifteen prompts are kept, and the others take steps in waves."""
     released = backend.tokenize(" What is the")[:3]

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import DOCS, PAGES, blocks, name_of
+from tests.support.small_models import small, small_packaged
 from tests.support.tiny_models import SIZES, save_tiny_model
+
+FIXTURES = (small, small_packaged)
 
 
 def project_file(folder: Path) -> None:
@@ -22,6 +25,8 @@ OPENED = {
 """Makes what a page opens, in place of the user: the folder of a model, a project file."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]*)\)")
+WHOLE = "README.md", "demonstrations.md"
+"""Pages that say what the packaged model writes; others load a tenth of it."""
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 
 
@@ -31,8 +36,12 @@ def test_the_finder_finds_blocks() -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if page.name not in WHOLE:
+        request.getfixturevalue("small_packaged")
     if page in OPENED:
         OPENED[page](tmp_path)
     namespace: dict[str, object] = {"__name__": "docs"}

@@ -19,7 +19,6 @@ from playwright.sync_api import Browser
 import dpfewshot
 from tests.support.browsers import DESKTOP, PHONE, chromium, opened
 
-pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "results/utility",

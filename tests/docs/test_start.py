@@ -13,7 +13,9 @@ import pytest
 from dpfewshot.cli.project_file import FILE_NAME
 from tests.support.commands import Run
 from tests.support.pages import DOCS, blocks
+from tests.support.small_models import small, small_packaged
 
+FIXTURES = (small, small_packaged)
 PAGE = DOCS / "how-to/start.md"
 QUICK = 'backend = "tests.support.scripts:Desk"'
 
@@ -56,6 +58,7 @@ def test_the_page_runs(command: Run, lines: list[str]) -> None:
 
 @pytest.mark.model
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_packaged")
 def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> None:
     for line in lines[1:3]:
         status, out, err = command(*shlex.split(line)[1:])
