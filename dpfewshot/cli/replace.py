@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,8 +104,13 @@ def at_terminal() -> bool:
 
 def replace_asked(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) -> None:
     """List the texts of the run, and replace those that the user names, until none is named."""
-    while _replaced(synthesizer, project, chosen := _asked(synthesizer, project), work) or chosen:
-        pass
+    known: frozenset[Demonstration] = frozenset()
+    while True:
+        texts = _checked(synthesizer, project, frozenset())
+        chosen = _asked(texts, known or frozenset(texts.values()))
+        if not _replaced(synthesizer, project, chosen, work) and not chosen:
+            return
+        known = frozenset(texts.values())
 
 
 def _replaced(
@@ -215,11 +220,11 @@ def _put_in_place(output: str, discarded: Sequence[Demonstration], new: Sequence
         write_whole(output, "".join(lines))
 
 
-def _asked(synthesizer: Synthesizer, project: Project) -> frozenset[int]:
-    """The lines that the user would not use, of the run's texts, which are listed."""
-    texts = _checked(synthesizer, project, frozenset())
+def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration]) -> frozenset[int]:
+    """The lines that the user would not use, of texts that are listed, those that are new with a mark."""
     for number, one in texts.items():
-        click.echo(f"{number:4}  [{on_one_line(one.label)}] {on_one_line(one.text)}")
+        mark = " " if one in known else "*"
+        click.echo(f"{number:4} {mark} [{on_one_line(one.label)}] {on_one_line(one.text)}")
     while True:
         answer = click.prompt(
             "replace which lines, such as 2 5-7 (Enter: none)", default="", show_default=False, err=True

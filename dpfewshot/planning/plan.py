@@ -91,8 +91,9 @@ def reading(plan: GenerationPlan) -> str:
     most = max(one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy)
     nearly = most > READABLE_NOISE[plan.mechanism][0] / 2
     if plan.mechanism in _WHOLE:
-        how = "partly like the records" if nearly else "as close to the records as this model gets"
-        well = f"complete, and {how}"
+        well = "complete, and as close to the records as this model gets"
+        if nearly:
+            well = "complete, with a few of the records' own words; the rest is the model's"
     elif nearly:
         well = "nearly this model's best; few words were out of place when measured"
     else:

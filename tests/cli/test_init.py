@@ -670,7 +670,7 @@ def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> No
     assert "warning: expected quality: complete, but the texts will say hardly anything of " in out
     assert "warning" not in err
     assert int(found[1]) > 150
-    well = "expected quality: complete, and partly like the records"
+    well = "expected quality: complete, with a few of the records' own words; the rest is the model's"
     assert well in made(*words, found[3])[1]
     assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]

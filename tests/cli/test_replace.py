@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dpfewshot as dpf
+from dpfewshot.cli import replace
 from dpfewshot.cli.lines import Lines
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.histogram_loop import HistogramLoop
@@ -20,7 +21,7 @@ from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.sample_data import SUPPORT_TICKETS
 from tests.cli.test_generate import on_terminals
 from tests.cli.test_init import edit, folder, made
-from tests.support.commands import Run
+from tests.support.commands import Run, Terminal
 
 __all__ = ["folder", "made"]
 
@@ -94,6 +95,15 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     assert "line 11 has no text of this run" in err
 
 
+def test_of_texts_that_are_listed_again_the_new_ones_have_a_mark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (dpf.Demonstration(text, "Refund", 1, True, None, "zero-out", "x") for text in "ab")
+    monkeypatch.setattr("sys.stdin", Terminal("\n"))
+    assert replace._asked({2: old, 10: new}, {old}) == frozenset()  # noqa: SLF001 - scripted texts are all alike
+    assert capsys.readouterr().out == "   2   [Refund] a\n  10 * [Refund] b\n"
+
+
 def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(top_k="# top_k", shots=f"shots = {SHOTS}")
     somebody_answers(monkeypatch, "y\n2\n\n")
@@ -121,7 +131,7 @@ def somebody_answers(monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
 
 
 def listed(out: str) -> list[int]:
-    return [int(line.split()[0]) for line in out.splitlines() if re.match(r" +\d+  \[", line)]
+    return [int(line.split()[0]) for line in out.splitlines() if re.match(r" +\d+ [ *] \[", line)]
 
 
 REFUSED = {
