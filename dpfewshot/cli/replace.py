@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.account.ledger import BudgetLedger
-from dpfewshot.audit.certified import check_certificates
 from dpfewshot.certificates import line_hash
 from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.models import Model, workers_of
@@ -175,6 +174,8 @@ def _write(
 
 def _checked(synthesizer: Synthesizer, project: Project, chosen: frozenset[int]) -> dict[int, Demonstration]:
     """The lines of the newest run, which must be as they were released, and have the chosen among them."""
+    from dpfewshot.audit.certified import check_certificates
+
     output, run = str(project.output), synthesizer.newest_run()
     if run is None:
         raise LedgerError(f"the account has no run of this plan, so no counts are paid for. {_OTHERS}")
