@@ -7,9 +7,11 @@ the larger ε of the directions counts.
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +32,8 @@ from dpfewshot.accounting.pairs import dominating_pairs
 from dpfewshot.accounting.renyi import moments
 from dpfewshot.accounting.tilting import Goal, Tilt, choose_tilt, deviation_at, fit_window, renyi_epsilon
 from dpfewshot.errors import InvalidPlan
+
+T = TypeVar("T")
 
 FINE: Final = 4e-5
 """Relative excess of a reported ε that the grid may cause."""
@@ -69,7 +73,6 @@ class DeltaBounds(NamedTuple):
     upper: float
 
 
-@lru_cache(maxsize=1024)
 def epsilon(event: Event, delta: float) -> EpsilonBounds:
     """Bounds of the ε ≥ 0 of `event` at `delta`, for every relation that the event covers.
 
@@ -82,6 +85,28 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     Raises:
         InvalidPlan: delta outside its range, or an event that the accountant does not know.
     """
+    return _remembered(_epsilon, event, delta)
+
+
+def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
+    """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
+    return _remembered(_epsilon_upper, event, delta, tolerance)
+
+
+def _remembered(bound: Callable[..., T], event: Event, *numbers: float) -> T:
+    """A bound that was computed before: plans of labels of one size, or of the same settings, ask again.
+
+    Numbers of equal hash may differ in their type, and NumPy computes in that of its own, so they are floats.
+    """
+    try:
+        hash(event)
+    except TypeError:
+        bound = inspect.unwrap(bound)
+    return bound(event, *map(float, numbers))
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(event: Event, delta: float) -> EpsilonBounds:
     _check_delta(delta)
     if isinstance(event, Tightest):
         return min((epsilon(each, delta) for each in event.events), key=lambda bounds: bounds.upper)
@@ -100,9 +125,8 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     return EpsilonBounds(*_ordered("ε", lower, upper))
 
 
-@lru_cache(maxsize=1024)  # plans of labels of one size, and of settings that were planned before, ask again
-def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
-    """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
+@lru_cache(maxsize=1024)
+def _epsilon_upper(event: Event, delta: float, tolerance: float) -> float:
     _check_delta(delta)
     if isinstance(event, Tightest):
         return min(epsilon_upper(each, delta, tolerance) for each in event.events)

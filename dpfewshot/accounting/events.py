@@ -86,6 +86,7 @@ class PoissonGaussian:
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_noise(self.noise_multiplier)
+        _store_floats(self, "sampling_rate", "noise_multiplier")
         _store_count(self, "steps")
 
 
@@ -110,6 +111,7 @@ class PoissonRandomizedResponse:
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_cost(self.epsilon, LARGEST_COST)
+        _store_floats(self, "sampling_rate", "epsilon")
         _store_count(self, "steps")
 
 
@@ -135,6 +137,7 @@ class PoissonBoundedRange:
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
         _check_cost(self.epsilon, WIDEST_RANGE)
+        _store_floats(self, "sampling_rate", "epsilon")
         _store_count(self, "steps")
 
 
@@ -162,6 +165,7 @@ class PoissonProduct:
 
     def __post_init__(self) -> None:
         _check_rate(self.sampling_rate)
+        _store_floats(self, "sampling_rate")
         _store_count(self, "steps")
         object.__setattr__(self, "queries", _in_tuple("queries", self.queries))
         if not self.queries or not all(isinstance(query, Query) for query in self.queries):
@@ -217,6 +221,7 @@ class FixedSizeGaussian:
                 f"sample_size must lie between 1 and the population {self.population}, not {self.sample_size}"
             )
         _check_noise(self.noise_multiplier)
+        _store_floats(self, "noise_multiplier")
 
     @property
     def sampling_rate(self) -> float:
@@ -241,6 +246,7 @@ class ZeroConcentrated:
 
     def __post_init__(self) -> None:
         _check_positive("rho", self.rho)
+        _store_floats(self, "rho")
         _store_count(self, "steps")
 
 
@@ -330,7 +336,7 @@ def combined_multiplier(multipliers: Iterable[float]) -> float:
         _check_positive("a noise multiplier", noise)
     if not noises:
         raise InvalidPlan("there is no query to combine")
-    squares = math.fsum(noise**-2 for noise in noises)
+    squares = math.fsum(float(noise) ** -2 for noise in noises)
     rounded_up = squares * (1 + 1e-15 * (len(noises) + 2))  # never more noise than is added
     return (1 - 1e-15) / math.sqrt(rounded_up)
 
@@ -341,7 +347,7 @@ def common_factor(multipliers: Sequence[float], target: float) -> float:
     It is checked on the products factor · σᵢ as floats. Refuses what `combined_multiplier` refuses.
     """
     factor = target / combined_multiplier(multipliers)
-    while combined_multiplier(factor * multiplier for multiplier in multipliers) < target:
+    while combined_multiplier(factor * float(multiplier) for multiplier in multipliers) < target:
         factor *= 1 + 2.0**-51
     return factor
 
@@ -371,6 +377,12 @@ def _check_noise(multiplier: float) -> None:
             f"the noise multiplier of a draw must lie between {LEAST_NOISE} and {MOST_NOISE:.0f}, the range "
             f"that the accounting is tested for, not {multiplier}; R tokens on one draw have sigma / sqrt(R)"
         )
+
+
+def _store_floats(event: Event, *names: str) -> None:
+    """Store numbers that were checked as floats: NumPy would compute in the precision of its own types."""
+    for name in names:
+        object.__setattr__(event, name, float(getattr(event, name)))
 
 
 def _store_count(event: Event, name: str) -> None:

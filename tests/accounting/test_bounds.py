@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,10 +25,12 @@ from dpfewshot.accounting import (
     delta,
     epsilon,
 )
-from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE
+from dpfewshot.accounting.bounds import epsilon_upper
+from dpfewshot.accounting.events import LEAST_NOISE, MOST_NOISE, combined_multiplier
 from dpfewshot.accounting.pairs import dominating_pairs
 from dpfewshot.accounting.published import integer_order_epsilon
 from dpfewshot.errors import InvalidPlan
+from tests.accounting.conftest import forget
 
 rates = st.floats(-4.5, 0).map(lambda exponent: 10**exponent)
 noises = st.floats(math.log(0.35), math.log(40)).map(math.exp)
@@ -352,3 +356,26 @@ GOOD = PoissonGaussian(0.1, 1.0, 1)
 def test_what_nothing_fits_or_is_outside_its_range_is_refused(ask: Callable[[], object], says: str) -> None:
     with pytest.raises(InvalidPlan, match=says):
         ask()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, Fraction, Decimal])
+def test_numbers_of_other_types_cost_what_floats_do_whoever_asks_first(kind: type) -> None:
+    """NumPy computes in the precision of its types, and the first answer is kept for what is equal to it."""
+    rate, noise, delta = kind(0.125), kind(1.5), 2.0**-14
+    numbers = (rate, noise) if kind is not Decimal else (0.125, 1.5)
+    made, theirs = (PoissonGaussian(*one, steps=21) for one in ((0.125, 1.5), numbers))
+    theirs_first = [epsilon(theirs, kind(delta)), epsilon_upper(theirs, kind(delta))]
+    assert {type(value) for value in (theirs.sampling_rate, theirs.noise_multiplier)} == {float}
+    forget()
+    assert [epsilon(made, delta), epsilon_upper(made, delta)] == theirs_first
+    assert combined_multiplier([kind(1.5)] * 3 if kind is not Decimal else [1.5] * 3) == combined_multiplier(
+        [1.5] * 3
+    )
+
+
+def test_what_has_no_hash_is_refused_as_before_and_an_event_of_ones_own_is_computed() -> None:
+    with pytest.raises(InvalidPlan, match="no dominating pair is known for list"):
+        epsilon([PoissonGaussian(0.5, 2.0, 3)], 1e-5)  # type: ignore[arg-type]
+    assert epsilon(PoissonGaussian(0.5, 2.0, 3), np.array(1e-5)) == epsilon(
+        PoissonGaussian(0.5, 2.0, 3), 1e-5
+    )  # type: ignore[arg-type]
