@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -113,10 +114,13 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             click.echo(json.dumps({**lists, **tip}))
         elif output is not None:
             durable = synthesizer.account is not None and synthesizer.account.durable
-            replaceable = project.counts_words and durable and not isinstance(run, str)
-            _conclude(demonstrations, project, synthesizer.account, replaceable=replaceable)
+            replaceable = (
+                project.counts_words and durable and not isinstance(run, str) and Path(output).is_file()
+            )
+            _conclude(demonstrations, synthesizer.account, replaceable=replaceable)
             if replaceable and at_terminal():
                 replace_asked(synthesizer, project, work)
+            _tell_next(project)
 
 
 def _chain_tip(account: Account | None) -> dict[str, str]:
@@ -172,10 +176,8 @@ def _confirm(synthesizer: Synthesizer) -> None:
         raise click.Abort(f"nothing is spent{more}")
 
 
-def _conclude(
-    demonstrations: Demonstrations, project: Project, account: Account | None, *, replaceable: bool
-) -> None:
-    """Say what the texts are good for, and what comes next."""
+def _conclude(demonstrations: Demonstrations, account: Account | None, *, replaceable: bool) -> None:
+    """Say what the texts cost and are good for."""
     if demonstrations.certified and (spent := demonstrations.spent):
         stages()(f"spent: {_spelled(spent)}")
         with suppress(LedgerError):
@@ -188,6 +190,10 @@ def _conclude(
         else:
             discarded += "delete their lines"
         stages()(f"{discarded}; {JUDGE}")
+
+
+def _tell_next(project: Project) -> None:
+    """Say what comes next, in the words of a project file."""
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')

@@ -57,8 +57,9 @@ _FROM_NO_RECORD: Final = (
 )
 
 _SUBJECTS: Final = (
-    'List some typical situations, separated by semicolons: "a lost key; an extra key; a broken lock". Each '
-    "must mean the label by itself: text 1 is about the first, text 2 about the second, and so on. Prompts "
+    "List some typical situations, as somebody would say who writes of one, separated by semicolons: "
+    '"losing a key; ordering an extra key; repairing a lock". A thing alone, as "an extra key", is taken for '
+    "what the writer has. Text 1 is about the first, text 2 about the second, and so on. Prompts "
     "explain the label by the whole list"
 )
 
@@ -67,7 +68,7 @@ _HOW_MANY: Final = "How many texts of each label? More take only time, and let y
 _SHOTS, _SHOTS_ASKED = 2, 4
 """Texts of each label, and as proposed to somebody, who may delete those that are no good."""
 
-ENOUGH: Final = {1: 106, 2: 57, 4: 31}
+ENOUGH: Final[Mapping[float, int]] = {1: 106, 2: 57, 4: 31}
 """By ε, the units of a label from which `plan` does not warn that its texts say little of them."""
 
 _COMMON: Final = 5
@@ -202,6 +203,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
     meanings = _described(labels, yes=yes)
+    sizes = _sizes(records)
+    if not yes:
+        takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
+        has = f"Labels have {_span(sizes)} {plural(noun)} each. Texts that reflect them need {takes}"
+        click.echo(has, err=True)
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
     question = (
         f"Epsilon limits what all texts together may tell about one {noun}; a smaller one protects more. "
@@ -209,7 +215,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         "money, start at 1"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
-    given["holdout"] = HOLDOUT if yes else _asked_holdout(records, plural(noun), given["epsilon"])
+    given["holdout"] = HOLDOUT if yes else _asked_holdout(sizes, plural(noun), given["epsilon"])
     better = recommended()
     question = (
         f"Model: a GGUF file, {better or RECOMMENDED} (fetched if you agree) or {PACKAGED} (for a trial)"
@@ -301,22 +307,27 @@ def _answer(
         given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
 
 
-def _asked_holdout(records: Records, units: str, epsilon: float) -> float:
-    """The share of units that write nothing. How many a label has is public, as in `plan`."""
+def _sizes(records: Records) -> list[int]:
+    """How many units the smallest and the largest label have, which is public, as in `plan`."""
     from dpfewshot.records.units import units_by_label
 
-    sizes = sorted({len(members) for members in units_by_label(records).values()})
-    needs = {known: needed for known, needed in ENOUGH.items() if known == epsilon} or ENOUGH
-    takes = ", ".join(f"{needed} at epsilon {known}" for known, needed in needs.items())
-    has, left = (
-        " to ".join(dict.fromkeys(str(math.floor(share * size)) for size in (sizes[0], sizes[-1])))
-        for share in (1, 1 - HOLDOUT)
-    )
-    click.echo(f"A label has {has} {units}. Texts that reflect them need {takes}", err=True)
+    sizes = [len(members) for members in units_by_label(records).values()]
+    return [min(sizes), max(sizes)]
+
+
+def _span(sizes: Sequence[int]) -> str:
+    return " to ".join(map(str, dict.fromkeys(sizes)))
+
+
+def _asked_holdout(sizes: Sequence[int], units: str, epsilon: float) -> float:
+    """The share of units that write nothing."""
+    left = [math.floor((1 - HOLDOUT) * size) for size in sizes]
+    needed = ENOUGH.get(epsilon, 0)
+    few = f", fewer than the {needed} that it takes, so no is better" * (left[0] < needed)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        f"texts help? No text is written from them, and about {left} are left to a label: say no if that is "
-        "too few. Without them, the test would cost as much budget again"
+        f"texts help? No text is written from them: about {_span(left)} are left to a label{few}. Without "
+        "them, the test would cost as much budget again"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 

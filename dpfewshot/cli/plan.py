@@ -179,7 +179,12 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     left = [on_one_line(one) for one in labels if len(subjects[one]) > most and set_up.mechanism.draws_once]
     if left:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
-    misread = " If a label is misread, describe it in `label_descriptions`." * (not any(subjects.values()))
+    misread = " If a label is misread, describe it in `label_descriptions`."
+    if any(subjects.values()):
+        misread = (
+            ' If one misses its label, change the description: say what somebody does ("changing a name"), '
+            'rather than a thing ("a new name").'
+        )
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "

@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
-from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Demonstration, by_label, counted, on_one_line
 
@@ -40,6 +41,16 @@ _OTHERS: Final = (
 )
 
 
+_TURNS: Final = 2
+
+_DESCRIBE: Final = (
+    "if texts of a label stay wrong, stop here, change its description in `label_descriptions`, and run "
+    "dpfewshot replace: that costs nothing either"
+)
+
+_RECORDED: Final = "dpfewshot generate --resume adds them, and the lines that they replace can be deleted"
+
+
 @click.command()
 @click.argument("numbers", nargs=-1)
 @takes(
@@ -52,9 +63,9 @@ _OTHERS: Final = (
 def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     """Write new texts in place of those that you would not use, at no cost.
 
-    NUMBERS are lines of the output: 2 5-7. On a terminal it lists the texts, and asks for them. Lines that
-    you deleted are replaced, too, so that each label has as many texts as planned. The new ones come from
-    the counts that `generate` paid for. Judge only how the texts read, not by your records.
+    NUMBERS are lines of the output: 2 5-7. Lines that you deleted are replaced, too, so that
+    each label has as many texts as planned. On a terminal it then lists the texts, and asks for more. New
+    ones come from the counts that `generate` paid for. Judge only how texts read, not by your records.
 
     \b
     Example:
@@ -71,7 +82,7 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     project.account.check_counts(output, there=bool(_texts_of(output)))
     if project.account.opened() is None:
         raise LedgerError(f"the account has no texts to replace yet. {_OTHERS}")
-    asks = not numbers and not as_json and at_terminal()
+    asks = not as_json and at_terminal()
     with (
         workers_of(
             project.model,
@@ -82,12 +93,11 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
         ) as work,
         project.synthesizer(resuming=True) as synthesizer,
     ):
-        _checked(synthesizer, project, chosen)  # before anybody is asked
-        if asks:
-            stages()(JUDGE)
-            replace_asked(synthesizer, project, work)
-            return
+        before = _checked(synthesizer, project, chosen)
         new = _replaced(synthesizer, project, chosen, work)
+        if asks:
+            replace_asked(synthesizer, project, work, known=before.values())
+            return
     if as_json:
         lines = Demonstrations(_texts_of(output).values()).to_lines()
         click.echo(json.dumps({"replaced": new, "demonstrations": lines}))
@@ -101,33 +111,63 @@ def at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty() and not quiet
 
 
-def replace_asked(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) -> None:
-    """List the texts of the run, and replace those that the user names, until none is named."""
-    known: frozenset[Demonstration] = frozenset()
-    while True:
+def replace_asked(
+    synthesizer: Synthesizer,
+    project: Project,
+    work: Mapping[str, Any],
+    *,
+    known: Collection[Demonstration] = (),
+) -> None:
+    """List the texts of the run, and replace those that the user names, until none is named.
+
+    Those that are not known have a mark, if any are.
+    """
+    for turn in count(1):
         texts = _checked(synthesizer, project, frozenset())
-        chosen = _asked(texts, known or frozenset(texts.values()))
-        if not _replaced(synthesizer, project, chosen, work) and not chosen:
+        chosen = _asked(texts, known or texts.values())
+        if not chosen:
             return
-        known = frozenset(texts.values())
+        if turn == _TURNS:
+            stages()(_DESCRIBE)
+        _replaced(synthesizer, project, chosen, work, shown=texts)
+        known = list(texts.values())
 
 
 def _replaced(
-    synthesizer: Synthesizer, project: Project, chosen: frozenset[int], work: Mapping[str, Any]
+    synthesizer: Synthesizer,
+    project: Project,
+    chosen: frozenset[int],
+    work: Mapping[str, Any],
+    *,
+    shown: Mapping[int, Demonstration] | None = None,
 ) -> int:
-    """Write new texts in place of the chosen lines, and at the end for those that lack; how many."""
+    """Write new texts in place of the chosen lines, and at the end for those that lack; how many.
+
+    None if the file has other texts by now than those that were shown.
+    """
     output, new = str(project.output), list[Demonstration]()
     with Lines(output, alone=True) as lines:
-        ours = _checked(synthesizer, project, chosen)
+        ours = _checked(synthesizer, project, frozenset() if shown else chosen)
+        if shown not in (None, ours):
+            stages()(f"{output} was changed meanwhile, so nothing is replaced: its texts once more")
+            return 0
         kept = [one for number, one in ours.items() if number not in chosen]
         planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
         if lacking := (planned - Counter(one.label for one in kept)).total():
             stages()(f"writing {counted(lacking, 'text')}, at no cost")
         elif chosen:
             stages()("without these lines each label has as many texts as planned: they are taken out")
-        failure = _write(synthesizer, lines, kept, new, work)
+        again = f"dpfewshot replace {' '.join(map(str, sorted(chosen)))}".rstrip()
+        try:
+            failure = _write(synthesizer, lines, kept, new, work)
+        except KeyboardInterrupt:
+            written = f"{counted(len(new), 'new text')} in {output}, and no line is taken out yet"
+            raise click.Abort(f"interrupted: {written}; {again} writes the others") from None
         if new or chosen:
-            _put_in_place(output, [ours[number] for number in chosen], new)
+            try:
+                _put_in_place(output, [ours[number] for number in chosen], kept, new)
+            except DPFewShotError as error:
+                raise DPFewShotError(f"{error}. The new texts are in the ledger: {_RECORDED}") from None
             stages()(f"done: {counted(len(new), 'new text')} in {output}, at no further cost")
     if failure is not None:
         raise failure
@@ -160,15 +200,13 @@ def _write(
         return refusal
     except InvalidPlan:
         raise LedgerError(
-            "the run has labels whose words are to be counted: dpfewshot generate --resume ends it first"
+            "the run has labels whose words are to be counted, which dpfewshot generate --resume does; or "
+            "another run of this plan has begun since, which dpfewshot replace goes on with"
         ) from None
-    except BaseException as error:
+    except BaseException:
         for one in new:
             lines.write(one)
-        if not isinstance(error, KeyboardInterrupt):
-            raise
-        written = f"{counted(len(new), 'new text')} in {lines.output}, and no line is taken out yet"
-        raise click.Abort(f"interrupted: {written}; the same command writes the others") from None
+        raise
     return None
 
 
@@ -200,14 +238,19 @@ def _texts_of(output: str) -> dict[int, Demonstration]:
     return dict(numbered_lines(output)) if Path(output).exists() else {}
 
 
-def _put_in_place(output: str, discarded: Sequence[Demonstration], new: Sequence[Demonstration]) -> None:
+def _put_in_place(
+    output: str,
+    discarded: Sequence[Demonstration],
+    kept: Sequence[Demonstration],
+    new: Sequence[Demonstration],
+) -> None:
     """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
 
-    Lines are found by what they say: an editor may have written the file meanwhile.
+    Lines are found by what they say: an editor may have written the file meanwhile, or have deleted it.
     """
     there, out, waiting = _texts_of(output), line_hashes(discarded), by_label(new)
     raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
-    lines = []
+    lines = [] if Path(output).exists() else [json_line(one) for one in kept]
     for number, one in there.items():
         digest = line_hash(one.as_line())
         if not out[digest]:
@@ -222,14 +265,18 @@ def _put_in_place(output: str, discarded: Sequence[Demonstration], new: Sequence
 
 
 def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration]) -> frozenset[int]:
-    """The lines that the user would not use, of texts that are listed, those that are new with a mark."""
-    for number, one in texts.items():
+    """The lines that the user would not use, of texts that are listed by label, new ones with a mark."""
+    for number, one in sorted(texts.items(), key=lambda each: (each[1].label, each[0])):
         mark = " " if one in known else "*"
         click.echo(f"{number:4} {mark} [{on_one_line(one.label)}] {on_one_line(one.text)}")
+    stages()(JUDGE)
     while True:
-        answer = click.prompt(
-            "replace which lines, such as 2 5-7 (Enter: none)", default="", show_default=False, err=True
-        )
+        try:
+            answer = click.prompt(
+                "replace which lines, such as 2 5-7 (Enter: none)", default="", show_default=False, err=True
+            )
+        except click.Abort:  # Ctrl-C or Ctrl-D: what is written is paid for and done
+            return frozenset()
         try:
             chosen = _chosen([each for each in re.split(r"[\s,;]+", answer) if each])
         except click.UsageError as error:

@@ -310,7 +310,7 @@ def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbe
     assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
     assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
-    assert f"A label has {size} customers. Texts that reflect" in err
+    assert f"Labels have {size} customers each. Texts that reflect" in err
     assert "need 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
     told = "20 % of the customers are kept" if kept else "no customer is kept"
     assert told in out
@@ -326,12 +326,16 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     sizes: tuple[int, ...],
     told: tuple[str, str],
 ) -> None:
-    answers("n\n")
+    answers("n\nn\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
-    assert init._asked_holdout(records, "records", 2.0) == 0  # noqa: SLF001 - a file would say no more
-    err = capsys.readouterr().err
-    assert f"A label has {told[0]} records. Texts that reflect them need 57 at epsilon 2\n" in err
-    assert f"about {told[1]} are left to a label" in err
+    sizes = init._sizes(records)  # noqa: SLF001 - a file for each would say no more
+    assert init._span(sizes) == told[0]  # noqa: SLF001
+    for epsilon, few in (
+        (2.0, ", fewer than the 57 that it takes, so no is better"),
+        (3.0, ""),
+    ):
+        assert init._asked_holdout(sizes, "records", epsilon) == 0  # noqa: SLF001
+        assert f"about {told[1]} are left to a label{few}. Without" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())

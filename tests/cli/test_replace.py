@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,8 +90,10 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     status, out, err = generated("replace")
     left = Counter([before[1], *before[3:]]) - Counter(lines())  # two may be alike
     assert (status, left, len(lines())) == (0, Counter(), 10), err
-    assert listed(out) == 3 * [*range(1, 11)]
-    assert err.count("judge each text by itself and its label") == 1
+    assert sorted(listed(out)) == sorted(3 * [*range(1, 11)])
+    assert listed(out)[:4] == [1, 6, 2, 7], "label by label"
+    assert err.count("judge each text by itself and its label") == 3
+    assert err.count("change its description in `label_descriptions`") == 1
     assert re.findall("done: .* new texts?", err) == ["done: 2 new texts", "done: 1 new text"]
     assert "line 11 has no text of this run" in err
 
@@ -108,21 +111,88 @@ def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.Monkey
     edit(top_k="# top_k", shots=f"shots = {SHOTS}")
     somebody_answers(monkeypatch, "y\n2\n\n")
     status, out, err = made("generate")
-    assert (status, listed(out), len(lines())) == (0, 2 * [*range(1, 11)], 10), err
-    assert err.index("judge each text by itself") < err.index("replace which lines") < err.index("1 new text")
+    assert (status, sorted(listed(out)), len(lines())) == (0, sorted(2 * [*range(1, 11)]), 10), err
+    assert err.index("replace which lines") < err.index("1 new text") < err.index("next: dpfewshot choose")
     cost = spent()
     assert made("verify")[0] == 0
     first = lines()
     somebody_answers(monkeypatch, "y\n1\n11\n\n")
     assert made("ledger", "change-budget", "--epsilon", "9", "--delta", "1e-4")[0] == 0
     status, out, err = made("generate")  # further lines, of another run
-    assert (status, listed(out), lines()[:10]) == (0, 2 * [*range(11, 21)], first), err
+    assert (status, {*listed(out)}, lines()[:10]) == (0, {*range(11, 21)}, first), err
     assert "line 1 has no text of this run" in err
     assert spent() != cost
     for further in ("--quiet", "--json", "--resume night"):
         somebody_answers(monkeypatch, "y\n")
         made("ledger", "change-budget", "--epsilon", "99", "--delta", "1e-3")
         assert "replace which lines" not in made("generate", *further.split())[2]
+
+
+def while_asked(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Change something while the first question stands."""
+    asked, changes = replace._asked, [change]  # noqa: SLF001 - between a list and an answer is nothing public
+
+    def changed(*shown: Any) -> frozenset[int]:
+        chosen = asked(*shown)
+        if changes:
+            changes.pop()()
+        return chosen
+
+    monkeypatch.setattr(replace, "_asked", changed)
+
+
+def test_lines_are_replaced_as_they_were_shown_or_not_at_all(
+    generated: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = lines()
+    while_asked(monkeypatch, lambda: Path("demos.jsonl").write_text("\n".join(before[1:])))
+    somebody_answers(monkeypatch, "2\n\n")
+    status, out, err = generated("replace")
+    assert (status, lines(), len(listed(out))) == (0, before[1:], 10 + 9), err
+    assert "demos.jsonl was changed meanwhile, so nothing is replaced" in err
+    while_asked(monkeypatch, Path("demos.jsonl").unlink)
+    somebody_answers(monkeypatch, "\n")
+    status, _, err = generated("replace")
+    assert (status, Path("demos.jsonl").exists(), "done: 1 new text " in err) == (0, False, True), err
+    assert generated("generate", "--resume")[0] == 0
+    assert len(lines()) == 10
+
+
+def test_a_file_that_is_deleted_while_texts_are_written_is_there_again(
+    generated: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, put = lines(), replace._put_in_place  # noqa: SLF001 - the moment before it is rewritten
+
+    def deleted(*arguments: Any) -> None:
+        Path("demos.jsonl").unlink()
+        put(*arguments)
+
+    monkeypatch.setattr(replace, "_put_in_place", deleted)
+    assert generated("replace", "3")[0] == 0
+    assert (Counter(before[:2] + before[3:]) - Counter(lines()), len(lines())) == (Counter(), 10)
+    assert generated("verify")[0] == 0
+
+    def full(*_: Any) -> None:
+        raise dpf.DPFewShotError("the disk is full")
+
+    monkeypatch.setattr(replace, "_put_in_place", full)
+    status, _, err = generated("replace", "3")
+    assert (status, "is full. The new texts are in the ledger: dpfewshot generate --resume" in err) == (
+        2,
+        True,
+    )
+    assert generated("generate", "--resume")[0] == generated("verify")[0] == 0
+
+
+@pytest.mark.parametrize("answers", ["y\n", "y\n\x04"])
+def test_a_device_is_not_asked_about_and_no_answer_is_none(
+    made: Run, monkeypatch: pytest.MonkeyPatch, answers: str
+) -> None:
+    edit(top_k="# top_k", shots=f"shots = {SHOTS}")
+    somebody_answers(monkeypatch, answers)
+    output = ("--output", "/dev/null") if answers == "y\n" else ()
+    status, _, err = made("generate", *output)  # which ends its input
+    assert (status, "replace which lines" in err) == (0, not output), err
 
 
 def somebody_answers(monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
@@ -190,7 +260,7 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
         assert made("generate")[0] == 2
     entries = dpf.open_account("sqlite:///budget.db", "tickets").entries
     status, _, err = made("replace", "1")
-    assert (status, "dpfewshot generate --resume ends it first" in err, len(lines())) == (2, True, 1)
+    assert (status, "which dpfewshot generate --resume does" in err, len(lines())) == (2, True, 1)
     assert dpf.open_account("sqlite:///budget.db", "tickets").entries == entries == 1
     assert made("generate", "--resume")[0] == 0
 
@@ -219,7 +289,8 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
         status, _, err = made("replace", "1", "3")
     assert (status, len(lines()), lines()[:10]) == (130, 11, whole.splitlines())
     assert (
-        "1 new text in demos.jsonl, and no line is taken out yet; the same command writes the others" in err
+        "1 new text in demos.jsonl, and no line is taken out yet; dpfewshot replace 1 3 writes the others"
+        in err
     )
     assert made("replace", "1", "3")[0] == 0
     assert (len(lines()), made("verify")[0]) == (10, 0)
