@@ -183,7 +183,7 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     if any(subjects.values()):
         misread = (
             ' If one misses its label, change the description: say what somebody does ("changing a name"), '
-            'rather than a thing ("a new name").'
+            'rather than a thing ("a new name"); plan --label NAME writes of one label alone.'
         )
     yield (
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
@@ -206,7 +206,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     if synthesizer.set_up.mechanism.draws_once:
         all_of_it = (
             "generate spends the whole budget; replace then writes others for nothing: more, longer, or by "
-            "another instruction"
+            "another instruction or description"
         )
     if account is None or not account.spent.epsilon:
         all_of_it += ". Other folders and scripts on these records are not counted: their epsilon adds up"
