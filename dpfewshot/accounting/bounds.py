@@ -32,6 +32,7 @@ from dpfewshot.accounting.pairs import dominating_pairs
 from dpfewshot.accounting.renyi import moments
 from dpfewshot.accounting.tilting import Goal, Tilt, choose_tilt, deviation_at, fit_window, renyi_epsilon
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.values import as_float
 
 T = TypeVar("T")
 
@@ -85,24 +86,24 @@ def epsilon(event: Event, delta: float) -> EpsilonBounds:
     Raises:
         InvalidPlan: delta outside its range, or an event that the accountant does not know.
     """
-    return _remembered(_epsilon, event, delta)
+    return _remembered(_epsilon, event, as_float("delta", delta))
 
 
 def epsilon_upper(event: Event, delta: float, tolerance: float = FINE) -> float:
     """The certified upper bound alone, on a grid that causes a relative excess of about `tolerance`."""
-    return _remembered(_epsilon_upper, event, delta, tolerance)
+    return _remembered(_epsilon_upper, event, as_float("delta", delta), tolerance)
 
 
 def _remembered(bound: Callable[..., T], event: Event, *numbers: float) -> T:
     """A bound that was computed before: plans of labels of one size, or of the same settings, ask again.
 
-    Numbers of equal hash may differ in their type, and NumPy computes in that of its own, so they are floats.
+    Numbers that are equal may differ in their types, and NumPy computes in its own: so these are floats.
     """
     try:
         hash(event)
     except TypeError:
         bound = inspect.unwrap(bound)
-    return bound(event, *map(float, numbers))
+    return bound(event, *numbers)
 
 
 @lru_cache(maxsize=1024)
@@ -146,6 +147,7 @@ def delta(event: Event, epsilon: float) -> DeltaBounds:
     Raises:
         InvalidPlan: epsilon outside its range, or an event that the accountant does not know.
     """
+    epsilon = as_float("epsilon", epsilon)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise InvalidPlan(f"epsilon must be a finite number of at least 0, not {epsilon}")
     if isinstance(event, Tightest):

@@ -346,6 +346,7 @@ def common_factor(multipliers: Sequence[float], target: float) -> float:
 
     It is checked on the products factor · σᵢ as floats. Refuses what `combined_multiplier` refuses.
     """
+    target = float(target)
     factor = target / combined_multiplier(multipliers)
     while combined_multiplier(factor * float(multiplier) for multiplier in multipliers) < target:
         factor *= 1 + 2.0**-51
@@ -361,7 +362,7 @@ def _check_rate(rate: float) -> None:
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(as_float(name, value)) and value > 0):
+    if not 0 < as_float(name, value) < math.inf:
         raise InvalidPlan(f"{name} must be a positive number, not {value}")
 
 

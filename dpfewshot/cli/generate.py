@@ -27,7 +27,7 @@ from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
 from dpfewshot.cli.replace import JUDGE, at_terminal, replace_asked
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.errors import BudgetExceeded, LedgerError
+from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.values import (
     Demonstration,
     PrivacySpend,
@@ -119,7 +119,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             )
             _conclude(demonstrations, synthesizer.account, replaceable=replaceable)
             if replaceable and at_terminal():
-                replace_asked(synthesizer, project, work)
+                _ask(synthesizer, project, work)
             _tell_next(project)
 
 
@@ -190,6 +190,15 @@ def _conclude(demonstrations: Demonstrations, account: Account | None, *, replac
         else:
             discarded += "delete their lines"
         stages()(f"{discarded}; {JUDGE}")
+
+
+def _ask(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) -> None:
+    """Ask which texts to replace. Whatever fails, the run is written and paid for, which is no failure."""
+    try:
+        replace_asked(synthesizer, project, work)
+    except (DPFewShotError, click.UsageError) as error:
+        message = error.message if isinstance(error, click.UsageError) else error
+        warn(f"{message}. The texts of this run are paid for: once that is mended, dpfewshot replace goes on")
 
 
 def _tell_next(project: Project) -> None:

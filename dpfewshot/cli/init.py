@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -203,7 +203,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
     meanings = _described(labels, yes=yes)
-    sizes = _sizes(records)
+    sizes = _sizes(labels, records)
     if not yes:
         takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
         has = f"Labels have {_span(sizes)} {plural(noun)} each. Texts that reflect them need {takes}"
@@ -307,11 +307,12 @@ def _answer(
         given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
 
 
-def _sizes(records: Records) -> list[int]:
+def _sizes(labels: Iterable[str], records: Records) -> list[int]:
     """How many units the smallest and the largest label have, which is public, as in `plan`."""
     from dpfewshot.records.units import units_by_label
 
-    sizes = [len(members) for members in units_by_label(records).values()]
+    units = units_by_label(records)  # a unit of several labels counts for one of them
+    sizes = [len(units.get(label, ())) for label in labels]
     return [min(sizes), max(sizes)]
 
 
@@ -322,6 +323,8 @@ def _span(sizes: Sequence[int]) -> str:
 def _asked_holdout(sizes: Sequence[int], units: str, epsilon: float) -> float:
     """The share of units that write nothing."""
     left = [math.floor((1 - HOLDOUT) * size) for size in sizes]
+    if left[0] < 1:  # no plan could write of it
+        return 0
     needed = ENOUGH.get(epsilon, 0)
     few = f", fewer than the {needed} that it takes, so no is better" * (left[0] < needed)
     question = (

@@ -48,7 +48,10 @@ _DESCRIBE: Final = (
     "dpfewshot replace: that costs nothing either"
 )
 
-_RECORDED: Final = "dpfewshot generate --resume adds them, and the lines that they replace can be deleted"
+_RECORDED: Final = (
+    "New texts are in the ledger: dpfewshot generate --resume adds them, and the lines that they replace can "
+    "be deleted"
+)
 
 
 @click.command()
@@ -146,7 +149,7 @@ def _replaced(
     None if the file has other texts by now than those that were shown.
     """
     output, new = str(project.output), list[Demonstration]()
-    with Lines(output, alone=True) as lines:
+    with Lines(output, alone=True):
         ours = _checked(synthesizer, project, frozenset() if shown else chosen)
         if shown not in (None, ours):
             stages()(f"{output} was changed meanwhile, so nothing is replaced: its texts once more")
@@ -157,17 +160,18 @@ def _replaced(
             stages()(f"writing {counted(lacking, 'text')}, at no cost")
         elif chosen:
             stages()("without these lines each label has as many texts as planned: they are taken out")
-        again = f"dpfewshot replace {' '.join(map(str, sorted(chosen)))}".rstrip()
+        failure, discarded = None, [ours[number] for number in chosen]
         try:
-            failure = _write(synthesizer, lines, kept, new, work)
-        except KeyboardInterrupt:
+            failure = _write(synthesizer, kept, new, work)
+        except BaseException as error:
+            _put_in_place(output, [], [*kept, *discarded], new)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
             written = f"{counted(len(new), 'new text')} in {output}, and no line is taken out yet"
-            raise click.Abort(f"interrupted: {written}; {again} writes the others") from None
+            again = "dpfewshot replace goes on, with the lines as they are numbered now"
+            raise click.Abort(f"interrupted: {written}; {again}") from None
         if new or chosen:
-            try:
-                _put_in_place(output, [ours[number] for number in chosen], kept, new)
-            except DPFewShotError as error:
-                raise DPFewShotError(f"{error}. The new texts are in the ledger: {_RECORDED}") from None
+            _put_in_place(output, discarded, kept, new)
             stages()(f"done: {counted(len(new), 'new text')} in {output}, at no further cost")
     if failure is not None:
         raise failure
@@ -176,15 +180,11 @@ def _replaced(
 
 def _write(
     synthesizer: Synthesizer,
-    lines: Lines,
     kept: Sequence[Demonstration],
     new: list[Demonstration],
     work: Mapping[str, Any],
 ) -> BudgetExceeded | None:
-    """Generate what lacks beside the kept texts into `new`; the refusal of a label whose count was lost.
-
-    What ends it early leaves the new texts at the end of the file.
-    """
+    """Generate what lacks beside the kept texts into `new`; the refusal of a label whose count was lost."""
     told = line_hashes(kept)
 
     def on_demonstration(one: Demonstration) -> None:
@@ -203,10 +203,6 @@ def _write(
             "the run has labels whose words are to be counted, which dpfewshot generate --resume does; or "
             "another run of this plan has begun since, which dpfewshot replace goes on with"
         ) from None
-    except BaseException:
-        for one in new:
-            lines.write(one)
-        raise
     return None
 
 
@@ -248,7 +244,11 @@ def _put_in_place(
 
     Lines are found by what they say: an editor may have written the file meanwhile, or have deleted it.
     """
-    there, out, waiting = _texts_of(output), line_hashes(discarded), by_label(new)
+    out, waiting = line_hashes(discarded), by_label(new)
+    try:
+        there = _texts_of(output)
+    except DPFewShotError as error:
+        raise DPFewShotError(f"{error}. {_RECORDED}") from None
     raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
     lines = [] if Path(output).exists() else [json_line(one) for one in kept]
     for number, one in there.items():
@@ -260,8 +260,11 @@ def _put_in_place(
         if waiting.get(one.label):
             lines.append(json_line(waiting[one.label].pop(0)))
     lines += [json_line(one) for some in waiting.values() for one in some]
-    with write_errors(output):
-        write_whole(output, "".join(lines))
+    try:
+        with write_errors(output):
+            write_whole(output, "".join(lines))
+    except DPFewShotError as error:
+        raise DPFewShotError(f"{error}. {_RECORDED}") from None
 
 
 def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration]) -> frozenset[int]:

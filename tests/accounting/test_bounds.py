@@ -358,24 +358,31 @@ def test_what_nothing_fits_or_is_outside_its_range_is_refused(ask: Callable[[], 
         ask()
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, Fraction, Decimal])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, Fraction])
 def test_numbers_of_other_types_cost_what_floats_do_whoever_asks_first(kind: type) -> None:
     """NumPy computes in the precision of its types, and the first answer is kept for what is equal to it."""
-    rate, noise, delta = kind(0.125), kind(1.5), 2.0**-14
-    numbers = (rate, noise) if kind is not Decimal else (0.125, 1.5)
-    made, theirs = (PoissonGaussian(*one, steps=21) for one in ((0.125, 1.5), numbers))
-    theirs_first = [epsilon(theirs, kind(delta)), epsilon_upper(theirs, kind(delta))]
-    assert {type(value) for value in (theirs.sampling_rate, theirs.noise_multiplier)} == {float}
-    forget()
-    assert [epsilon(made, delta), epsilon_upper(made, delta)] == theirs_first
-    assert combined_multiplier([kind(1.5)] * 3 if kind is not Decimal else [1.5] * 3) == combined_multiplier(
-        [1.5] * 3
-    )
+    made = PoissonGaussian(0.125, 1.5, 21), ZeroConcentrated(0.25, 2049)
+    theirs = PoissonGaussian(kind(0.125), kind(1.5), 21), ZeroConcentrated(kind(0.25), 2049)
+    assert type(theirs[0].sampling_rate) is type(theirs[0].noise_multiplier) is type(theirs[1].rho) is float
+    small, large = 2.0**-14, 2.0
+
+    def asked(events: tuple[Event, ...], of: type) -> list[object]:
+        forget()
+        bounds = [(epsilon(one, of(small)), epsilon_upper(one, of(small))) for one in events]
+        return [*bounds, *(delta(one, of(large)) for one in events)]
+
+    assert asked(made, float) == asked(theirs, kind)
+    assert combined_multiplier([kind(1.5)] * 3) == combined_multiplier([1.5] * 3)
 
 
-def test_what_has_no_hash_is_refused_as_before_and_an_event_of_ones_own_is_computed() -> None:
+def test_what_is_no_number_or_event_is_refused() -> None:
+    event = PoissonGaussian(0.5, 2.0, 3)
     with pytest.raises(InvalidPlan, match="no dominating pair is known for list"):
-        epsilon([PoissonGaussian(0.5, 2.0, 3)], 1e-5)  # type: ignore[arg-type]
-    assert epsilon(PoissonGaussian(0.5, 2.0, 3), np.array(1e-5)) == epsilon(
-        PoissonGaussian(0.5, 2.0, 3), 1e-5
-    )  # type: ignore[arg-type]
+        epsilon([event], 1e-5)  # type: ignore[arg-type]
+    for number in ("1e-5", Decimal("1e-5"), np.array(1e-5), None):
+        with pytest.raises(InvalidPlan, match=r"must be a number, not .*: write float"):
+            epsilon(event, number)  # type: ignore[arg-type]
+        with pytest.raises(InvalidPlan, match=r"must be a number, not .*: write float"):
+            delta(event, number)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPlan, match="rho must be a positive number"):
+        ZeroConcentrated(Fraction(1, 10**400), 3)  # type: ignore[arg-type]

@@ -328,7 +328,9 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
 ) -> None:
     answers("n\nn\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
-    sizes = init._sizes(records)  # noqa: SLF001 - a file for each would say no more
+    assert init._sizes(["label 0", "label 9"], records) == [0, sizes[0]]  # noqa: SLF001
+    assert init._asked_holdout([0, 9], "records", 2.0) == 0  # noqa: SLF001 - without a question
+    sizes = init._sizes({one.label for one in records}, records)  # noqa: SLF001 - a file for each would say no more
     assert init._span(sizes) == told[0]  # noqa: SLF001
     for epsilon, few in (
         (2.0, ", fewer than the 57 that it takes, so no is better"),

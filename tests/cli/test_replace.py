@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -173,15 +174,43 @@ def test_a_file_that_is_deleted_while_texts_are_written_is_there_again(
     assert generated("verify")[0] == 0
 
     def full(*_: Any) -> None:
-        raise dpf.DPFewShotError("the disk is full")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(replace, "_put_in_place", full)
+    monkeypatch.setattr(replace, "_put_in_place", put)
+    monkeypatch.setattr(replace, "write_whole", full)
     status, _, err = generated("replace", "3")
-    assert (status, "is full. The new texts are in the ledger: dpfewshot generate --resume" in err) == (
-        2,
-        True,
+    told = (
+        "cannot write demos.jsonl: No space left on device. New texts are in the ledger: dpfewshot generate"
     )
+    assert (status, told in err) == (2, True), err
     assert generated("generate", "--resume")[0] == generated("verify")[0] == 0
+
+
+def test_a_file_that_is_deleted_before_an_interruption_is_there_again(
+    generated: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, tokens = lines(), HistogramLoop.tokens
+
+    def interrupted(loop: HistogramLoop, request: TextRequest) -> Iterator[int]:
+        if not Path("demos.jsonl").exists():
+            raise KeyboardInterrupt
+        Path("demos.jsonl").unlink()
+        return tokens(loop, request)
+
+    monkeypatch.setattr(HistogramLoop, "tokens", interrupted)
+    status, _, err = generated("replace", "1", "3")
+    assert (status, len(lines()), Counter(before) - Counter(lines())) == (130, 11, Counter()), err
+
+
+def test_what_fails_after_a_run_is_no_failure_of_the_run(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(top_k="# top_k", shots=f"shots = {SHOTS}")
+    file = Path("demos.jsonl")
+    while_asked(monkeypatch, lambda: file.write_text(f"{file.read_text()}my own note\n"))
+    somebody_answers(monkeypatch, "y\n2\n")
+    status, _, err = made("generate")
+    assert (status, len(lines())) == (0, 11), err
+    assert "warning: demos.jsonl: line 11: is not a demonstration. The texts of this run are paid for" in err
+    assert "next: dpfewshot choose" in err
 
 
 @pytest.mark.parametrize("answers", ["y\n", "y\n\x04"])
@@ -288,10 +317,7 @@ def test_it_neither_begins_a_run_nor_ends_one_nor_keeps_what_was_changed(made: R
         patch.setattr(HistogramLoop, "tokens", stopped_later)
         status, _, err = made("replace", "1", "3")
     assert (status, len(lines()), lines()[:10]) == (130, 11, whole.splitlines())
-    assert (
-        "1 new text in demos.jsonl, and no line is taken out yet; dpfewshot replace 1 3 writes the others"
-        in err
-    )
+    assert "1 new text in demos.jsonl, and no line is taken out yet; dpfewshot replace goes on, with" in err
     assert made("replace", "1", "3")[0] == 0
     assert (len(lines()), made("verify")[0]) == (10, 0)
 
