@@ -40,8 +40,8 @@ _OTHERS: Final = (
     "the run whose texts are to be replaced"
 )
 
-
 _TURNS: Final = 2
+"""Rounds of replacing after which a hint follows."""
 
 _DESCRIBE: Final = (
     "if texts of a label stay wrong, stop here, change its description in `label_descriptions`, and run "
@@ -146,7 +146,7 @@ def _replaced(
 ) -> int:
     """Write new texts in place of the chosen lines, and at the end for those that lack; how many.
 
-    None if the file has other texts by now than those that were shown.
+    Nothing is replaced if the file has other texts by now than those that were shown.
     """
     output, new = str(project.output), list[Demonstration]()
     with Lines(output, alone=True):
@@ -164,7 +164,8 @@ def _replaced(
         try:
             failure = _write(synthesizer, kept, new, work)
         except BaseException as error:
-            _put_in_place(output, [], [*kept, *discarded], new)
+            if new or not Path(output).exists():
+                _put_in_place(output, [], [*kept, *discarded], new)
             if not isinstance(error, KeyboardInterrupt):
                 raise
             written = f"{counted(len(new), 'new text')} in {output}, and no line is taken out yet"
