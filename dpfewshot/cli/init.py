@@ -47,8 +47,8 @@ _NAMES: Final[Mapping[str, str]] = {
 """What columns are called, the likeliest first: expressions."""
 
 _WHOM: Final = (
-    "Column that says whose record it is, such as a customer or patient (not a ticket number); "
-    f"{NONE}: protect each record alone"
+    "Column that says whose record it is, such as a customer or patient (not a ticket number), or "
+    f"{NONE}, which protects each record alone"
 )
 
 _FROM_NO_RECORD: Final = (
@@ -351,8 +351,8 @@ def _describe_texts(given: dict[str, Any], sent: str, made_up: Callable[[str], s
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
         "What kind of text is it, who writes it and to whom, and what parts does it have, if all have the "
-        f'same? Such as "{sent}" or "a news item: a headline and a sentence". A bare "message" may become a '
-        'letter, a "ticket" a form'
+        f'same? Such as "{sent}" or "a news item: a headline and a sentence". Say it in full: of a bare '
+        '"message" the model may make a letter, of a "ticket" a form'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
     question = (
@@ -378,7 +378,8 @@ def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
     if asked:
         click.echo(_SUBJECTS, err=True)
     question = 'What is "{}" about? (Enter to skip)'
-    meanings = {one: click.prompt(question.format(one), "", value_proc=_printable, err=True) for one in asked}
+    ask = partial(click.prompt, value_proc=_printable, show_default=False, err=True)
+    meanings = {one: ask(question.format(one), "") for one in asked}
     return {label: meaning for label, meaning in meanings.items() if meaning}
 
 

@@ -272,7 +272,11 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
     from dpfewshot.planning.plan import epsilon_warnings
 
     if not pays:
-        return "next: nothing new until the account allows it; generate --resume continues an unfinished run"
+        others = "; replace writes other texts of a finished one" * (plan.mechanism == WORD_HISTOGRAM)
+        return (
+            "next: nothing new until the account allows it; generate --resume continues an unfinished run"
+            f"{others}"
+        )
     if needed is not None:
         return (
             "next: dpfewshot generate if that is good enough, which spends the budget; else change one of "
