@@ -203,8 +203,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
     )
     meanings = _described(labels, yes=yes)
-    sizes = _sizes(labels, records)
-    if not yes:
+    sizes = [] if yes else _sizes(labels, records)
+    if sizes:
         takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
         has = f"Labels have {_span(sizes)} {plural(noun)} each. Texts that reflect them need {takes}"
         click.echo(has, err=True)
@@ -323,9 +323,7 @@ def _span(sizes: Sequence[int]) -> str:
 def _asked_holdout(sizes: Sequence[int], units: str, epsilon: float) -> float:
     """The share of units that write nothing."""
     left = [math.floor((1 - HOLDOUT) * size) for size in sizes]
-    if left[0] < 1:  # no plan could write of it
-        return 0
-    needed = ENOUGH.get(epsilon, 0)
+    needed = ENOUGH.get(epsilon, 1)
     few = f", fewer than the {needed} that it takes, so no is better" * (left[0] < needed)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "

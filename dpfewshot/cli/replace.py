@@ -66,9 +66,9 @@ _RECORDED: Final = (
 def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     """Write new texts in place of those that you would not use, at no cost.
 
-    NUMBERS are lines of the output: 2 5-7. Lines that you deleted are replaced, too, so that
-    each label has as many texts as planned. On a terminal it then lists the texts, and asks for more. New
-    ones come from the counts that `generate` paid for. Judge only how texts read, not by your records.
+    NUMBERS are lines of the output: 2 5-7. Lines that you deleted are replaced, too, so that each label has
+    as many texts as planned. On a terminal it then lists the texts, and asks for more. New ones come from
+    the counts that `generate` paid for. Judge only how texts read, not by your records.
 
     \b
     Example:
@@ -248,20 +248,17 @@ def _put_in_place(
     out, waiting = line_hashes(discarded), by_label(new)
     try:
         there = _texts_of(output)
-    except DPFewShotError as error:
-        raise DPFewShotError(f"{error}. {_RECORDED}") from None
-    raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
-    lines = [] if Path(output).exists() else [json_line(one) for one in kept]
-    for number, one in there.items():
-        digest = line_hash(one.as_line())
-        if not out[digest]:
-            lines.append(f"{raw[number - 1]}\n")
-            continue
-        out[digest] -= 1
-        if waiting.get(one.label):
-            lines.append(json_line(waiting[one.label].pop(0)))
-    lines += [json_line(one) for some in waiting.values() for one in some]
-    try:
+        raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
+        lines = [] if Path(output).exists() else [json_line(one) for one in kept]
+        for number, one in there.items():
+            digest = line_hash(one.as_line())
+            if not out[digest]:
+                lines.append(f"{raw[number - 1]}\n")
+                continue
+            out[digest] -= 1
+            if waiting.get(one.label):
+                lines.append(json_line(waiting[one.label].pop(0)))
+        lines += [json_line(one) for some in waiting.values() for one in some]
         with write_errors(output):
             write_whole(output, "".join(lines))
     except DPFewShotError as error:

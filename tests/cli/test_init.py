@@ -17,6 +17,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import audit, init
+from dpfewshot.cli.project import HOLDOUT
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -326,10 +327,9 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     sizes: tuple[int, ...],
     told: tuple[str, str],
 ) -> None:
-    answers("n\nn\n")
+    answers("n\nn\n\ny\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
     assert init._sizes(["label 0", "label 9"], records) == [0, sizes[0]]  # noqa: SLF001
-    assert init._asked_holdout([0, 9], "records", 2.0) == 0  # noqa: SLF001 - without a question
     sizes = init._sizes({one.label for one in records}, records)  # noqa: SLF001 - a file for each would say no more
     assert init._span(sizes) == told[0]  # noqa: SLF001
     for epsilon, few in (
@@ -338,6 +338,8 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     ):
         assert init._asked_holdout(sizes, "records", epsilon) == 0  # noqa: SLF001
         assert f"about {told[1]} are left to a label{few}. Without" in capsys.readouterr().err
+    assert init._asked_holdout([0, 9], "records", 3.0) == HOLDOUT  # noqa: SLF001 - Enter alone decides nothing
+    assert "about 0 to 7 are left to a label, fewer than the 1 that it takes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
