@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import Final, Self
 
 from dpfewshot.account.account import Account, account_of_run
+from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.backends.protocol import LogprobBackend, check_invariance, states_invariance
 from dpfewshot.demonstrations import Demonstrations, line_hashes
 from dpfewshot.errors import InvalidPlan
@@ -70,6 +71,8 @@ class Synthesizer:
         account: what pays: `open_account(url, name)`, which outlives the process and which many share, or
             `Account.in_memory(budget)`. None is one in memory of this budget.
         settings: M, N, R and what else only experts set.
+        text_writer: a chat model that writes the texts in the backend's place, from counted words alone:
+            `backends.ChatWriter`, or a function of a prompt that returns its answer. No record is sent to it.
         observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
             a `LogObserver`, which logs to "dpfewshot".
 
@@ -98,6 +101,7 @@ class Synthesizer:
         labels: Sequence[str] | None = None,
         account: Account | None = None,
         settings: Settings = _PLANNED,
+        text_writer: TextWriter | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
         self._seconds: float | None = None
@@ -116,6 +120,13 @@ class Synthesizer:
             mechanism, *why = planned_mechanism(task, settings, backend.vocabulary_size)
         if mechanism.draws_once:
             task = in_chat(task, backend)
+        elif text_writer is not None:
+            raise InvalidPlan(
+                f"text_writer= writes from counted words, and {mechanism.name} counts none: pass "
+                "mechanism=dpf.mechanisms.WordHistogram(), for a task of one text field"
+            )
+        if not callable(text_writer or str):
+            raise InvalidPlan("text_writer= must be a function of a prompt that returns its answer")
         planned = planned_labels(task, labels)
         check_fields(task, records)
         units = units_by_scope(task, records, planned)
@@ -137,7 +148,9 @@ class Synthesizer:
         if account is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
         partition = partition_of_units(task, records, open_settings.division, open_settings.disjoint_parts)
-        set_up = SetUp(task, backend, mechanism, plan, units, certified, partition, self._random_source)
+        set_up = SetUp(
+            task, backend, mechanism, plan, units, certified, partition, self._random_source, text_writer
+        )
         public = {"mechanism": mechanism.name, "relation": relation}
         told = Observers(public, [LogObserver(), *observers])
         identity = {
@@ -191,7 +204,8 @@ class Synthesizer:
         Args:
             seconds: about how long to measure; one round of prompts is asked for in any case.
         """
-        self._seconds = estimated_seconds(self._planner, self.set_up.plan, seconds)
+        writes = self.set_up.text_writer is None
+        self._seconds = estimated_seconds(self._planner, self.set_up.plan, seconds, writes=writes)
         return self.plan
 
     def generate(self, label: str, *, max_tokens: int | None = None) -> Demonstration:

@@ -29,7 +29,8 @@ class CheckedEntry:
     Attributes:
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
-        cost: as the ledger has it, as is the provenance, but for prompts that lines alone state.
+        cost: as the ledger has it, as is the provenance, but for prompts and text writers, which lines alone
+            state.
         problems: a sentence for each disagreement; empty if the ledger agrees.
     """
 
@@ -152,6 +153,9 @@ def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> Che
     if provenance.prompt is None:
         stated = {one.prompt for *_, one in lines if one.prompt is not None}
         provenance = replace(provenance, prompt=", ".join(sorted(stated)) or None)
+    claimed = {one.model for *_, one in lines if one.model is not None and one.model.startswith("claimed:")}
+    if writers := sorted(claimed - {provenance.model}):  # text writers, of which no plan knows
+        provenance = replace(provenance, model=", ".join([*filter(None, [provenance.model]), *writers]))
     cost = amount_of(row).as_spend()
     return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, problems)
 

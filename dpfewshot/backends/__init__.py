@@ -8,6 +8,7 @@ from dpfewshot.runtime import lazy_names
 
 if TYPE_CHECKING:
     # isort: off
+    from dpfewshot.backends.chat_writer import ChatWriter as ChatWriter
     from dpfewshot.backends.factory import backend_from as backend_from
     from dpfewshot.backends.hugging_face import HuggingFace as HuggingFace
     from dpfewshot.backends.llama_cpp.backend import LlamaCpp as LlamaCpp
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # The public names. Each is imported on first use, so one backend's missing libraries leave the others usable.
 # tests/unit/test_house.py checks the imports above, which type checkers read, against this table.
 _HOMES = {
+    "ChatWriter": "dpfewshot.backends.chat_writer",
     "HuggingFace": "dpfewshot.backends.hugging_face",
     "LlamaCpp": "dpfewshot.backends.llama_cpp.backend",
     "LogprobBackend": "dpfewshot.backends.protocol",

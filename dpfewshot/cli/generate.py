@@ -22,7 +22,7 @@ from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line, describe
 from dpfewshot.cli.printing import quiet_option, stages, warn
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
 from dpfewshot.cli.replace import JUDGE, at_terminal, replace_asked
@@ -55,7 +55,7 @@ _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once mor
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, "workers", "ray", "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "workers", "ray", "output"),
     required=("task", "records", "epsilon"),
     files={"demonstrations": "output"},
     output={"help": "A .jsonl file to append to. Default: standard output."},

@@ -126,6 +126,7 @@ create = true  # the first generate creates the account, with the budget above
 
 [model]  # writes the texts
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
+# text_writer = "gpt-4o-mini"  # a larger model writes them, from counts alone: docs/how-to/text-writer.md
 
 [settings]  # of a plan
 shots = {shots}  # demonstrations of each label; more take longer, and cost no more

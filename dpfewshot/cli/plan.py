@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
-from dpfewshot.cli.project import WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.values import (
     PrivacySpend,
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, "probe_seconds"), required=("task", "records", "epsilon")
+    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "probe_seconds"),
+    required=("task", "records", "epsilon"),
 )
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @quiet_option

@@ -32,11 +32,13 @@ from dpfewshot.values import (
     Records,
     Relation,
     StoredRecords,
+    on_one_line,
     unit_of,
 )
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.backends import ChatWriter
     from dpfewshot.generation.telemetry import Observer
     from dpfewshot.mechanisms import Mechanism
     from dpfewshot.planning.settings import Settings
@@ -123,6 +125,9 @@ class Data:
 
 
 _RECORD: Final = re.compile(r"record (\d+) ")
+
+TEXT_WRITER: Final = ("text_writer", "text_writer_url", "text_writer_key_env")
+"""The settings of a model that writes the texts in the backend's place."""
 
 COLUMNS: Final = ("text", "label_column", "unit")
 """The settings that name the columns of records."""
@@ -273,6 +278,9 @@ class Project:
     account: AccountName = field(default_factory=AccountName)
     model: Model = field(default_factory=Model)
     settings: PlanOptions = field(default_factory=PlanOptions)
+    text_writer: str | None = setting(None, section="model")
+    text_writer_url: str | None = setting(None, section="model")
+    text_writer_key_env: str = setting("OPENAI_API_KEY", section="model")
     probe_seconds: float = setting(2.0, section="plan")
     workers: int | None = setting(None, section="generate")
     ray: str | None = setting(None, section="generate")
@@ -353,6 +361,7 @@ class Project:
         opened = account.opened(*run, None)
         if opened is not None and isinstance(budget, PrivacyBudget) and not resuming:
             check_budget(opened, scopes, PrivacySpend(budget.epsilon, budget.delta))
+        writer = self.chat_writer()
         prompts = CANDIDATES if self.counts_words else options.prompts_per_draw  # none of them has a record
         backend = open_backend(self.model, prompts=prompts)
         from dpfewshot.planning.plan import noise_warnings
@@ -371,6 +380,7 @@ class Project:
             labels=options.labels or None,
             account=opened or account.opened(*run, budget),
             settings=self.expert_settings(),
+            text_writer=writer,
             observers=observers,
         )
         told = noise_warnings(synthesizer.plan) if described else []
@@ -381,6 +391,27 @@ class Project:
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())
         return synthesizer
+
+    def chat_writer(self) -> ChatWriter | None:
+        """The model that writes texts in the backend's place, if one is named; it says what is sent to it."""
+        from dpfewshot.backends import ChatWriter
+
+        if self.text_writer is None:
+            if self.text_writer_url is not None:
+                raise InvalidPlan("text_writer_url needs text_writer, the name of the model there")
+            return None
+        if not self.counts_words:
+            raise InvalidPlan(
+                "text_writer writes from counted words, and here none are counted: "
+                'set mechanism = "word-histogram", for a task of one text field'
+            )
+        writer = ChatWriter(self.text_writer, self.text_writer_url, self.text_writer_key_env)
+        place = self.text_writer_url or "its host"
+        stages()(
+            f"{on_one_line(writer.model)} at {on_one_line(place)} writes the texts: it is sent the task and "
+            "released counts, and no record; times below are without it"
+        )
+        return writer
 
     def _checked_scopes(
         self, task: Task, records: Records | StoredRecords, budget: PrivacyBudget | NoPrivacy

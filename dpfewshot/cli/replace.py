@@ -19,7 +19,7 @@ from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
-from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -57,7 +57,7 @@ _RECORDED: Final = (
 @click.command()
 @click.argument("numbers", nargs=-1)
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, "workers", "ray", "output"),
+    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "workers", "ray", "output"),
     required=("task", "records", "epsilon", "ledger", "output"),
     files={"demonstrations": "output"},
     output={"help": "The .jsonl file that `generate` wrote."},

@@ -177,8 +177,11 @@ class Generation:
 
 
 def unaccounted(set_up: SetUp) -> Generation:
-    """A generation like a synthesizer's that charges nothing, logs nothing, and says `certified=False`."""
-    return Generation(replace(set_up, certified=False), None)
+    """A generation like a synthesizer's that charges nothing, logs nothing, and says `certified=False`.
+
+    The backend writes its texts: an audit asks for thousands, of which a text writer would be paid for each.
+    """
+    return Generation(replace(set_up, certified=False, text_writer=None), None)
 
 
 def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:

@@ -10,9 +10,11 @@ and counted for all texts of a label. Everything else reads public numbers:
 2. The model writes on, without any record. At each token the records' words that the text lacks become
    likelier, the more so the larger their noisy shares, and names until it has one; those that the model alone
    would write, less so.
+   Or a text writer does, which is told the same in words.
 3. The candidate that is most like the histogram is released, of those that end, say nothing that only a
    model writes, share few words with earlier texts, have this label in the model's own view, and name
-   somebody if they shall, if there are any. What the model gives its tokens counts, too.
+   somebody if they shall, if there are any. What the model gives its tokens counts, too. Of a text writer's,
+   it is the first one without a flaw that has this label.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.backends.protocol import Logprobs, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
+from dpfewshot.generation.brief import Brief
 from dpfewshot.generation.draft import Draft, ShapedDraft, ending, tokenized
 from dpfewshot.generation.models_words import COURTESIES, has_a_models_words
 from dpfewshot.generation.token_loop import NO_PROBABILITY, PublicRequest, TextRequest, TokenLoop, answered
@@ -193,10 +197,14 @@ class HistogramLoop(TokenLoop):
 
     Attributes:
         label_field: the label's name in prompts.
+        preamble: what prompts begin with, for a text writer.
+        text_writer: writes the candidates in the model's place; None: the model does.
     """
 
     random_source: RandomSource | None = None
     label_field: str = ""
+    preamble: str = ""
+    text_writer: TextWriter | None = None
     _spelling: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens(self, request: TextRequest) -> Generator[int]:
@@ -221,10 +229,44 @@ class HistogramLoop(TokenLoop):
         return self._text(Histogram(), request, _PREVIEWED)
 
     def _text(self, histogram: Histogram, request: PublicRequest, candidates: int) -> list[int]:
-        begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(candidates)]
-        style = self._style(histogram, request.max_tokens, request.prompts.prefix)
-        best = self._best(self._written(begun, request, style), histogram, request, style)
+        if self.text_writer is not None:
+            best, style = self._commissioned(self.text_writer, histogram, request)
+        else:
+            begun = [_Candidate(self.draft(self._beginning(histogram))) for _ in range(candidates)]
+            style = self._style(histogram, request.max_tokens, request.prompts.prefix)
+            best = self._best(self._written(begun, request, style), histogram, request, style)
         return self._in_lower_case(best, request.max_tokens) if style.lower else best.tokens
+
+    def _commissioned(
+        self, writer: TextWriter, histogram: Histogram, request: PublicRequest
+    ) -> tuple[_Candidate, _Style]:
+        """The best text of a text writer. It puts the likest first by itself, so its order counts."""
+        style = replace(self._style(histogram, request.max_tokens), named=False)  # it names as it likes
+        brief = Brief(
+            preamble=self.preamble,
+            topic=f"{self.label_field}: {request.topic}",
+            words=style.words,
+            most_words=max(1, request.max_tokens * 3 // 4),
+            firsts=self._commonest_first(histogram.firsts),
+            known=self._commonest_first(histogram.words),
+            marks=style.marks,
+            lower=style.lower,
+            earlier=request.earlier,
+            multiline=self.layout.multiline,
+        )
+        request.stop.check()
+        end = [min(self.backend.end_token_ids)] if self.backend.end_token_ids else self.backend.tokenize("\n")
+        texts = [f" {text}"[: 16 * request.max_tokens] for text in brief.texts(writer)[:CANDIDATES]]
+        written = [
+            _Candidate(self.draft([*tokens, *end][: request.max_tokens]))
+            for tokens in tokenized(texts, self.backend)
+        ]
+        if not written:
+            raise BackendError("the model has no tokens for what the text writer writes")
+        return self._best(written, Histogram(), request, style), style
+
+    def _commonest_first(self, shares: Mapping[int, float]) -> list[str]:
+        return [self._spelled(word).strip() for word in sorted(shares, key=shares.__getitem__, reverse=True)]
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""

@@ -12,6 +12,7 @@ from dpfewshot.account.amounts import EventCost
 from dpfewshot.account.draws import ANY_TOKENS
 from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
+from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.certificates import Provenance
 from dpfewshot.errors import InvalidPlan
@@ -47,6 +48,7 @@ class SetUp:
             holdout keeps for choosing never enter a prompt.
         partition: names the account's strata.
         random_source: for tests alone; None is the operating system's generator.
+        text_writer: writes texts from a released histogram; None: the backend does.
     """
 
     task: Task
@@ -57,6 +59,7 @@ class SetUp:
     certified: bool
     partition: Partition
     random_source: RandomSource | None = field(default=None, repr=False)
+    text_writer: TextWriter | None = field(default=None, repr=False)
     _bodies: dict[str | None, list[Bodies]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +88,8 @@ class SetUp:
     def loop(self) -> TokenLoop:
         """Generates token by token, or text by text from a histogram."""
         if self.mechanism.draws_once:
-            own = self.random_source, self.task.label_field
+            public = self.task.label_field, self.task.preamble(), self.text_writer
+            own = self.random_source, *public
             return HistogramLoop(self.backend, self.task.layout, self.certified, *own)
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
@@ -111,6 +115,11 @@ class SetUp:
         """The prompts of a label's text by its number: of its one subject where no prompt has a record."""
         return self.writer.for_label(label, number if self.mechanism.draws_once else None)
 
+    def topic(self, label: str, number: int) -> str:
+        """What a text writer is told that a label's text by its number is about."""
+        subject = self.task.described(label, number)
+        return label if subject == label else f"{label}: {subject}"
+
     def text_without_records(self, label: str, earlier: Sequence[str], max_tokens: int) -> str:
         """A text of a label as `loop` writes it if nothing is known of the records. Public: none is read.
 
@@ -119,13 +128,13 @@ class SetUp:
         Raises:
             BackendError: the model failed.
         """
-        prompts = self.prompts(label, len(earlier))
-        request = PublicRequest(prompts=prompts, max_tokens=max_tokens, earlier=earlier)
+        prompts, topic = self.prompts(label, len(earlier)), self.topic(label, len(earlier))
+        request = PublicRequest(prompts=prompts, max_tokens=max_tokens, topic=topic, earlier=earlier)
         return self.loop.text(prompts, self.loop.without_records(request))
 
     @cached_property
     def provenance(self) -> Provenance:
-        """What writes the texts: hashes of the model, its tokenizer and the public prompt."""
+        """What reads the records: hashes of the model, its tokenizer and the public prompt."""
         turns = chat_turns(self.backend).fingerprint() if self.task.chat else None
         prompt = json.dumps({"task": self.task.identity(), "chat": turns}, sort_keys=True)
         return Provenance(
@@ -133,6 +142,14 @@ class SetUp:
             self.backend.tokenizer_identity,
             prompt=f"sha256:{hashlib.sha256(prompt.encode()).hexdigest()}",
         )
+
+    @property
+    def written_by(self) -> Provenance:
+        """What writes the texts, as lines state it: a text writer by the name that it gives itself."""
+        model, told = getattr(self.text_writer, "model", None), self.provenance.short()
+        if self.text_writer is None:
+            return told
+        return replace(told, model=f"claimed:{model}" if isinstance(model, str) else None)
 
     def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
         """The units of one disjoint part of a stratum, of those that the plan's holdout leaves. Private."""
@@ -200,7 +217,9 @@ class SetUp:
         """
         units = units_by_scope(self.task, records, plan.labels)
         task = replace(self.task, schema="", chat=False, example="", no_repeat_ngram_size=0)
-        return replace(self, task=task, backend=backend, plan=plan, units=units, certified=False)
+        return replace(
+            self, task=task, backend=backend, plan=plan, units=units, certified=False, text_writer=None
+        )
 
     def _divides_as_paid(self) -> bool:
         """Whether the plan holds out, and divides into parts, what the account's strata say."""

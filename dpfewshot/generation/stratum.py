@@ -319,6 +319,7 @@ class StratumRun:
                     reservation=reservation,
                     prompts=set_up.writer.for_label(label),
                     max_tokens=max_tokens,
+                    topic=set_up.topic(label, number),
                     released=released,
                     earlier=earlier,
                     subject=subject,
@@ -342,7 +343,7 @@ class StratumRun:
                 version=__version__,
                 dataset=self.account.dataset,
                 reservation=reservation.identifier,
-                **asdict(self.set_up.provenance.short()),
+                **asdict(self.set_up.written_by),
                 run=self.key.run,
             )
         made = Demonstration(

@@ -51,6 +51,7 @@ class PublicRequest:
     """One text to write, as far as it is public: no record is among it.
 
     Attributes:
+        topic: what the text is about, in words, for a text writer.
         earlier: texts of the label that were released before, from which this one differs.
         subject: `prompts` of the one subject of a text that is written without records; None if it has all.
         fits: whether the model itself gives a text its label; asked where texts are written without records.
@@ -59,6 +60,7 @@ class PublicRequest:
 
     prompts: LabelPrompts
     max_tokens: int
+    topic: str = ""
     earlier: Sequence[str] = ()
     subject: LabelPrompts | None = None
     fits: Callable[[str], bool] = lambda _text: True

@@ -32,10 +32,13 @@ _FEWEST_STEPPING = 16
 """Prompts that take a step together at least: of fewer, padding to a fixed size would be measured."""
 
 
-def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) -> float:
+def estimated_seconds(
+    planner: Planner, plan: GenerationPlan, seconds: float, *, writes: bool = True
+) -> float:
     """The seconds of all demonstrations of a plan of this planner, measured for about so many seconds.
 
-    Everything is measured once at least. No record is read.
+    Everything is measured once at least. No record is read. `writes` says whether the model writes the texts
+    of counted words, and no text writer.
     """
     settings, backend, counts_words = plan.settings, planner.backend, planner.mechanism.draws_once
     opening = max(1, planner.longest_opening + MOST_HINT * counts_words)
@@ -54,7 +57,7 @@ def estimated_seconds(planner: Planner, plan: GenerationPlan, seconds: float) ->
     else:
         whole, further = 0.0, tokens * probe.first(opening + tokens // 2, 1)
     if counts_words:
-        texts, labels = plan.demonstrations, len(plan.labels)
+        texts, labels = plan.demonstrations * writes, len(plan.labels)
         return (texts + labels) * whole + (texts * CANDIDATES + labels * EXPECTING) * further
     public = whole + further
     drawn = planner.longest_suffix - tokens + shared * (draws - 1) // 2
