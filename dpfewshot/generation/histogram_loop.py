@@ -246,7 +246,7 @@ class HistogramLoop(TokenLoop):
             preamble=self.preamble,
             topic=f"{self.label_field}: {request.topic}",
             words=style.words,
-            most_words=max(1, request.max_tokens * 3 // 4),
+            most_words=max(1, request.max_tokens * 2 // 3),  # names have several tokens each
             firsts=self._commonest_first(histogram.firsts),
             known=self._commonest_first(histogram.words),
             marks=style.marks,

@@ -260,9 +260,14 @@ class Histogram:
 
     @property
     def usual_lengths(self) -> dict[int, float]:
-        """Lengths in words more than half as common as the commonest, and how common; {} if that is noise."""
+        """Lengths in words more than half as common as the commonest, and how common; {} if that is noise.
+
+        They lie beside each other: one that stands apart is most likely noise.
+        """
         around = np.convolve(self.lengths, _AROUND, "same")
-        usual = np.flatnonzero(around > around.max() / 2)
+        common = np.flatnonzero(around > around.max() / 2)
+        beside_each_other = np.split(common, np.flatnonzero(np.diff(common) > 1) + 1)
+        usual = max(beside_each_other, key=lambda some: around[some].max(initial=0))
         return {round(2 ** (int(at) / 2)): float(around[at]) for at in usual}
 
     @property

@@ -59,9 +59,10 @@ def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
     )
     assert "with a blank line between them" in told
     assert told.endswith(
-        "About 4 words each.\nReal ones often begin with: My.\nWords of real ones, the commonest first: key, "
-        "lock. Use them where they fit, a few in each, and none for its own sake.\nReal ones end without a "
-        "mark.\nYours differ from these, which are there already:\na\nb"
+        "About 4, and at most 9, words each.\nReal ones often begin with: My.\n"
+        "Words of real ones, the commonest first: key, lock. Use them where they fit, a few in each, and "
+        "none for its own sake.\nReal ones end without a mark.\n"
+        "Yours differ from these, which are there already:\na\nb"
     )
     assert str(brief(lower=True, marks=False)).endswith("Real ones have no capital letters and no marks.")
 
@@ -151,11 +152,11 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model):
         for some in (histogram.words, histogram.firsts)
     )
     assert known
-    lengths = {f"About {min(words, 15)} words each." for words in histogram.usual_lengths}
+    lengths = {f"About {min(words, 13)}, and at most 13, words each." for words in histogram.usual_lengths}
     for prompt in writer.prompts:
         told, _, rest = prompt.partition(" words each.\n")
         assert told.startswith(SUPPORT_TICKETS.instruction + "\n\nCategory: Refund\n\nWrite ")
-        assert f"{told.splitlines()[-1]} words each." in lengths or "At most 15" in told
+        assert f"{told.splitlines()[-1]} words each." in lengths or "\nAt most 13" in told
         assert f"Words of real ones, the commonest first: {', '.join(known[:40])}. " in rest
         assert (f"often begin with: {', '.join(firsts[:12])}." in rest) == bool(firsts)
     assert writer.prompts[1].endswith("there already:\nI want my money back.")
@@ -178,7 +179,7 @@ def test_what_it_is_told_is_the_same_whatever_a_record_is_if_the_released_sum_is
         writer = Writer()
         records = [*support_tickets(), dpf.Record(text, "Refund")]
         synthesizer(model, writer, records=records).generate("Refund")
-        told.append(re.sub(r"(About|At most) \d+ words", "", writer.prompts[0]))  # which is drawn
+        told.append(re.sub(r"\n.*most \d+,? words", "", writer.prompts[0]))  # which is drawn
     assert told[0] == told[1]
     assert "zebra" not in told[1]
     assert (released[0][0] != released[1][0]).any()

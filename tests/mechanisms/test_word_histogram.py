@@ -224,6 +224,12 @@ def test_a_length_that_noise_alone_may_have_made_is_not_told(units, lengths):
     assert [*found] == lengths
 
 
+def test_a_length_that_stands_apart_from_the_usual_ones_is_noise():
+    lengths = np.zeros(word_histogram.LENGTHS)
+    lengths[[5, 6, 7, 14]] = 0.2, 0.3, 0.2, 0.25
+    assert [*Histogram(lengths=lengths.tolist()).usual_lengths] == [6, 8, 11]
+
+
 @pytest.mark.parametrize(("unmarked", "marked"), [(19, True), (21, False)])
 def test_marks_stay_unless_it_is_clear_that_most_records_have_none(unmarked, marked):
     """Of 40 texts; the lead of those without over those with has √5 times the noise of one: 2.5 of these."""
