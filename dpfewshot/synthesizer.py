@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from inspect import iscoroutinefunction
 from typing import Final, Self
 
 from dpfewshot.account.account import Account, account_of_run
@@ -72,7 +73,8 @@ class Synthesizer:
             `Account.in_memory(budget)`. None is one in memory of this budget.
         settings: M, N, R and what else only experts set.
         text_writer: a chat model that writes the texts in the backend's place, from counted words alone:
-            `backends.ChatWriter`, or a function of a prompt that returns its answer. No record is sent to it.
+            `backends.ChatWriter`, or a function of a prompt that returns its answer and calls nothing of this
+            object. No record is sent to it.
         observers: are told what is released (`dpfewshot.generation.telemetry`, docs/how-to/service.md), after
             a `LogObserver`, which logs to "dpfewshot".
 
@@ -125,7 +127,9 @@ class Synthesizer:
                 f"text_writer= writes from counted words, and {mechanism.name} counts none: pass "
                 "mechanism=dpf.mechanisms.WordHistogram(), for a task of one text field"
             )
-        if not callable(text_writer or str):
+        if text_writer is not None and (
+            isinstance(text_writer, type) or iscoroutinefunction(text_writer) or not callable(text_writer)
+        ):
             raise InvalidPlan("text_writer= must be a function of a prompt that returns its answer")
         planned = planned_labels(task, labels)
         check_fields(task, records)
@@ -143,6 +147,11 @@ class Synthesizer:
             states_invariance(backend) and self._random_source is None and settings.accounting == CERTIFIED
         )
         certified = limit is not None and sound
+        if text_writer is not None and not certified:
+            raise InvalidPlan(
+                "text_writer= is told what the plan releases, and without a guarantee that may be words of "
+                "single records"
+            )
         unit = unit_of(records)
         paying = account_of_run(account, limit if certified else None, relation=relation, unit=unit)
         if account is not None and account.parallel and unit is not None:

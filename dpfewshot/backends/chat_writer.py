@@ -2,68 +2,114 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from dpfewshot.backends.servers.client import TRANSIENT, server_address
+from dpfewshot.backends.servers.client import Client, Fault, Gate, Malformed, server_address
 from dpfewshot.errors import BackendError, needs_extra
 
 TextWriter = Callable[[str], str]
 """Answers a public prompt, as a chat model does. It may be called by several threads at the same time."""
 
-_SECONDS: Final = 300.0
-"""Until a request is given up: a model that reasons first takes minutes."""
+_OPENAI: Final = "https://api.openai.com/v1", "OPENAI_API_KEY"
 
-_RETRIES: Final = 4
+_SECONDS: Final = 60.0
+"""For how long a request is retried; it is given up after five times as long."""
 
 
 @dataclass(frozen=True)
 class ChatWriter:
     """Asks an OpenAI-compatible server to write texts. See `Synthesizer`'s `text_writer`.
 
-    It is sent the task and the released histogram of a label: public words, and no record.
+    It is sent the task and the released histogram of a label: public words, and no record. Needs the extra
+    "openai".
 
     Args:
         model: its name at the server.
-        base_url: such as "http://localhost:8000/v1"; None: OPENAI_BASE_URL, or else OpenAI itself.
-        api_key_env: the environment variable that holds the key. A server of your own may need none.
+        base_url: such as "http://localhost:8000/v1"; None: OpenAI's.
+        api_key_env: the environment variable that holds the key, which no object keeps. None: no key, or
+            OPENAI_API_KEY without a `base_url`.
+        proxy, ca_bundle: as those of `OpenAICompatible`; the environment's are ignored.
 
     Raises:
-        BackendError: when it is called, the server does not answer, or refuses.
+        BackendError: an argument is malformed, or the key is missing; and when it is called, the server does
+            not answer, or refuses.
     """
 
     model: str
     base_url: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: str | None = None
+    proxy: str | None = None
+    ca_bundle: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.model:
+        if not str(self.model).strip():
             raise BackendError("a text writer needs the name of its model")
-        if self.base_url is not None:
-            server_address(self.base_url)  # refuses one that holds a password
+        address = server_address(self._address)  # refuses one that holds a password
+        if address.query or address.fragment:
+            raise BackendError("base_url must end with its path, such as /v1")
+        with needs_extra("ChatWriter", "openai"):
+            import httpcore2  # noqa: F401 - missing, it would be missed after the budget is spent
+        self._key()
+
+    @property
+    def host(self) -> str:
+        """Where it sends what it is told."""
+        return server_address(self._address).netloc
 
     def __call__(self, prompt: str) -> str:
         """Return the model's answer to one message of the user."""
-        with needs_extra("ChatWriter", "text-writer"):
-            import openai
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop that runs
+            found = thread.submit(asyncio.run, self._answer(prompt)).result()
+        if isinstance(found, str):
+            return found
+        key = f" to the key of {self._key_variable}" if str(found).endswith(("401", "403")) else ""
+        raise BackendError(
+            f"the text writer {self.model!r} at {self.host} {found}{key}", retryable=found.retryable
+        )
+
+    @property
+    def _address(self) -> str:
+        return _OPENAI[0] if self.base_url is None else self.base_url
+
+    @property
+    def _key_variable(self) -> str | None:
+        return _OPENAI[1] if self.api_key_env is None and self.base_url is None else self.api_key_env
+
+    def _key(self) -> str | None:
+        variable = self._key_variable
+        if variable is not None and not os.environ.get(variable):
+            raise BackendError(f"the key of the text writer: the variable {variable} is unset or empty")
+        return None if variable is None else os.environ[variable]
+
+    async def _answer(self, prompt: str) -> str | Fault:
+        """The answer, or the fault in its place: raised here, it would carry the key along."""
+        client = Client(
+            self._address,
+            gate=Gate(1),
+            timeout=_SECONDS,
+            api_key=self._key(),
+            proxy=self.proxy,
+            ca_bundle=self.ca_bundle,
+        )
+        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}]}
         try:
-            key = os.environ.get(self.api_key_env) or "none"
-            # a client for each request: it crosses no fork, and no attribute holds the key
-            with openai.OpenAI(
-                base_url=self.base_url, api_key=key, timeout=_SECONDS, max_retries=_RETRIES
-            ) as client:
-                answer = client.chat.completions.create(
-                    model=self.model, messages=[{"role": "user", "content": prompt}]
-                )
-            return answer.choices[0].message.content or ""
-        except openai.APIStatusError as error:
-            status = error.status_code
-            key = f"; the key is taken from {self.api_key_env}" if status in {401, 403} else ""
-            message, again = f"answered status {status}{key}", status in TRANSIENT
-        except openai.APIConnectionError as error:
-            message, again = f"does not answer ({type(error).__name__})", True
-        except Exception as error:  # noqa: BLE001 - a message of the library may quote the key
-            message, again = f"failed with {type(error).__name__}", False
-        raise BackendError(f"the text writer {self.model!r} {message}", retryable=again)
+            return await client.ask(f"{client.base}/chat/completions", body, _content, public=True)
+        except Fault as fault:
+            return fault
+        finally:
+            await client.close()
+
+
+def _content(answer: Any) -> str:
+    try:
+        content = answer["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
+        raise Malformed from None
+    if not isinstance(content, str | None):
+        raise Malformed
+    return content or ""

@@ -165,7 +165,8 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
     most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
     subjects = {one: set_up.task.subjects(one) for one in labels}
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
-    yield f"      without your data, at no cost, the model writes{some}:"
+    whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
+    yield f"      without your data, {whose} writes{some}:"
     letters = False
     try:
         for label in labels[:shown]:

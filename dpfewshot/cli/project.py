@@ -22,7 +22,7 @@ from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
 from dpfewshot.cli.models import Model, open_backend, setting
 from dpfewshot.cli.printing import in_options, stages, warn
-from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
+from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
 from dpfewshot.values import (
     NO_PRIVACY,
@@ -126,7 +126,10 @@ class Data:
 
 _RECORD: Final = re.compile(r"record (\d+) ")
 
-TEXT_WRITER: Final = ("text_writer", "text_writer_url", "text_writer_key_env")
+TEXT_WRITER: Final = (
+    *("text_writer", "text_writer_url", "text_writer_key_env"),
+    *("text_writer_proxy", "text_writer_ca_bundle"),
+)
 """The settings of a model that writes the texts in the backend's place."""
 
 COLUMNS: Final = ("text", "label_column", "unit")
@@ -280,7 +283,9 @@ class Project:
     settings: PlanOptions = field(default_factory=PlanOptions)
     text_writer: str | None = setting(None, section="model")
     text_writer_url: str | None = setting(None, section="model")
-    text_writer_key_env: str = setting("OPENAI_API_KEY", section="model")
+    text_writer_key_env: str | None = setting(None, section="model")
+    text_writer_proxy: str | None = setting(None, section="model")
+    text_writer_ca_bundle: str | None = setting(None, section="model")
     probe_seconds: float = setting(2.0, section="plan")
     workers: int | None = setting(None, section="generate")
     ray: str | None = setting(None, section="generate")
@@ -405,10 +410,12 @@ class Project:
                 "text_writer writes from counted words, and here none are counted: "
                 'set mechanism = "word-histogram", for a task of one text field'
             )
-        writer = ChatWriter(self.text_writer, self.text_writer_url, self.text_writer_key_env)
-        place = self.text_writer_url or "its host"
+        try:
+            writer = ChatWriter(*(getattr(self, name) for name in TEXT_WRITER))
+        except BackendError as error:
+            raise InvalidPlan(f"text_writer, text_writer_url or its key: {error}") from None
         stages()(
-            f"{on_one_line(writer.model)} at {on_one_line(place)} writes the texts: it is sent the task and "
+            f"{on_one_line(writer.model)} at {writer.host} writes the texts: it is sent the task and "
             "released counts, and no record; times below are without it"
         )
         return writer

@@ -6,12 +6,16 @@ The prompt and the answer are public: post-processing of the histogram.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
 from dpfewshot.backends.chat_writer import TextWriter
-from dpfewshot.errors import BackendError, DPFewShotError
+from dpfewshot.errors import BackendError
+from dpfewshot.generation.stopping import POLL, StopSignal
 from dpfewshot.tasks.layout import BLANK_LINE, on_lines, on_one_line
 
 ASKED: Final = 6
@@ -20,14 +24,16 @@ ASKED: Final = 6
 _FIRSTS, _WORDS, _EARLIER = 12, 40, 20
 """The most first words, words and earlier texts that it is told."""
 
-_THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-"""What a reasoning model may say before its answer."""
+_ASIDE: Final = re.compile(r"<think>.*?(?:</think>|\Z)|<\|\w+\|>", re.DOTALL)
+"""What a reasoning model may say before its answer, and how chat models mark turns."""
 
-_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""What a terminal may take for a command, and line ends of other kinds."""
+_KEPT: Final = "\n\u200c\u200d"
+"""What is kept of what cannot be seen: line breaks, and what joins letters or parts them."""
 
-_MARK: Final = re.compile(r"\d{1,2}[.):]\s+|[-*\u2022]\s+")
-"""What a model puts before the lines of a list, asked or not."""
+_MARK: Final = re.compile(r"(?:[*]{0,2}\(?\d{1,2}[.):]\s?[*]{0,2}\s+|[-*\u2022]\s+)")
+"""What stands before the lines of a list."""
+
+_QUOTES: Final = frozenset('"\u201c\u201d\u201e')
 
 
 @dataclass(frozen=True)
@@ -82,36 +88,61 @@ class Brief:
             lines += ["Yours differ from these, which are there already:", *self.earlier[-_EARLIER:]]
         return "\n".join(lines)
 
-    def texts(self, writer: TextWriter) -> list[str]:
+    def texts(self, writer: TextWriter, stop: StopSignal) -> list[str]:
         """What the writer makes of it, in its order.
 
         Raises:
             BackendError: it fails, or writes nothing.
+            Stopped: the generation was stopped; the call goes on by itself, and nobody waits for it.
         """
+        answer, failure = None, None
         try:
-            answer: object = writer(str(self))
-        except DPFewShotError:
+            answer = _asked(writer, str(self), stop)
+        except BackendError:
             raise
-        except Exception as error:
-            raise BackendError(
-                f"the text writer failed with {type(error).__name__}", retryable=True
-            ) from error
+        except Exception as error:  # noqa: BLE001 - its message may hold a key
+            failure = type(error).__name__
+        if failure is not None:
+            raise BackendError(f"the text writer failed with {failure}", retryable=True)
         if not isinstance(answer, str):
             raise BackendError(f"the text writer must return text, not {type(answer).__name__}")
-        said = _CONTROL.sub(" ", _THOUGHTS.sub("", answer))
-        parts = (
-            map(on_lines, BLANK_LINE.split(said)) if self.multiline else map(on_one_line, said.split("\n"))
-        )
-        found = [_bare(part) for part in parts]
-        if texts := [
-            each for each in found if each and not each.endswith(":") and not each.startswith("```")
-        ]:
+        if texts := self._texts_in(answer):
             return texts
         raise BackendError("the text writer wrote no text", retryable=True)
 
+    def _texts_in(self, answer: str) -> list[str]:
+        said = _ASIDE.sub("", answer)
+        shown = "".join(one if one.isprintable() or one in _KEPT else " " for one in said)
+        parts = BLANK_LINE.split(shown) if self.multiline else shown.split("\n")
+        lines = [line for line in map(str.strip, parts) if line and not line.startswith("```")]
+        marked = [line for line in lines if _MARK.match(line)]
+        if 1 < len(marked) >= len(lines) / 2:  # a list, and what is said around it
+            lines = [_MARK.sub("", line, count=1) for line in marked]
+        elif lines and lines[0].endswith(":"):
+            del lines[0]
+        fold = on_lines if self.multiline else on_one_line
+        return [text for line in lines if (text := fold(_unquoted(line)))]
 
-def _bare(text: str) -> str:
-    """A text without what a list or a quotation puts around it."""
-    bare = _MARK.sub("", text.strip(), count=1) if _MARK.match(text.strip()) else text.strip()
-    quoted = len(bare) > 1 and bare[0] + bare[-1] in {'""', "\u201c\u201d"} and bare.count('"') in {0, 2}
-    return bare[1:-1].strip() if quoted else bare
+
+def _asked(writer: TextWriter, prompt: str, stop: StopSignal) -> object:
+    """The writer's answer, from a thread of its own: one that hangs holds up nobody who was cancelled."""
+    answer = Future[object]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(writer(prompt))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(ask,), daemon=True).start()
+    while not answer.done():
+        stop.check()
+        wait([answer], timeout=POLL)
+    return answer.result()
+
+
+def _unquoted(text: str) -> str:
+    """A text without quotation marks around the whole of it."""
+    inner = text[1:-1]
+    quoted = text[:1] in _QUOTES and text[-1:] in _QUOTES and not _QUOTES.intersection(inner)
+    return inner.strip() if quoted else text

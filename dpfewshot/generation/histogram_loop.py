@@ -204,7 +204,7 @@ class HistogramLoop(TokenLoop):
     random_source: RandomSource | None = None
     label_field: str = ""
     preamble: str = ""
-    text_writer: TextWriter | None = None
+    text_writer: TextWriter | None = field(default=None, repr=False)
     _spelling: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens(self, request: TextRequest) -> Generator[int]:
@@ -217,6 +217,8 @@ class HistogramLoop(TokenLoop):
         kept = request.reservation.histogram
         if kept is None:
             expected = self._expected(request)  # finds a dead model, too, before anything is charged
+            if self.text_writer is not None:
+                self._candidates_of(self.text_writer, Histogram(), request)  # likewise
             request.units.check()
             kept = of_noisy_sum(*self.noisy_sum(request, expected), expected).as_dict()
             request.reservation.keep(kept)
@@ -241,6 +243,12 @@ class HistogramLoop(TokenLoop):
         self, writer: TextWriter, histogram: Histogram, request: PublicRequest
     ) -> tuple[_Candidate, _Style]:
         """The best text of a text writer. It puts the likest first by itself, so its order counts."""
+        written, style = self._candidates_of(writer, histogram, request)
+        return self._best(written, Histogram(), request, style), style
+
+    def _candidates_of(
+        self, writer: TextWriter, histogram: Histogram, request: PublicRequest
+    ) -> tuple[list[_Candidate], _Style]:
         style = replace(self._style(histogram, request.max_tokens), named=False)  # it names as it likes
         brief = Brief(
             preamble=self.preamble,
@@ -254,16 +262,15 @@ class HistogramLoop(TokenLoop):
             earlier=request.earlier,
             multiline=self.layout.multiline,
         )
-        request.stop.check()
-        end = [min(self.backend.end_token_ids)] if self.backend.end_token_ids else self.backend.tokenize("\n")
-        texts = [f" {text}"[: 16 * request.max_tokens] for text in brief.texts(writer)[:CANDIDATES]]
+        texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
+        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
         written = [
-            _Candidate(self.draft([*tokens, *end][: request.max_tokens]))
-            for tokens in tokenized(texts, self.backend)
+            _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
+            for tokens in tokenized(texts[:CANDIDATES], self.backend)
         ]
-        if not written:
-            raise BackendError("the model has no tokens for what the text writer writes")
-        return self._best(written, Histogram(), request, style), style
+        if kept := [one for one in written if one.text]:
+            return kept, style
+        raise BackendError("the model has no tokens for what the text writer writes")
 
     def _commonest_first(self, shares: Mapping[int, float]) -> list[str]:
         return [self._spelled(word).strip() for word in sorted(shares, key=shares.__getitem__, reverse=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -146,10 +147,12 @@ class SetUp:
     @property
     def written_by(self) -> Provenance:
         """What writes the texts, as lines state it: a text writer by the name that it gives itself."""
-        model, told = getattr(self.text_writer, "model", None), self.provenance.short()
-        if self.text_writer is None:
+        told, writer = self.provenance.short(), self.text_writer
+        if writer is None:
             return told
-        return replace(told, model=f"claimed:{model}" if isinstance(model, str) else None)
+        name = getattr(writer, "model", None) or getattr(writer, "__qualname__", type(writer).__qualname__)
+        one_word = re.sub(r"[\s,]+", "_", str(name))  # beside others in what `verify` prints
+        return replace(told, model=f"claimed:{one_word}")
 
     def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
         """The units of one disjoint part of a stratum, of those that the plan's holdout leaves. Private."""

@@ -1,8 +1,12 @@
 """A chat model that writes texts from a released histogram: what it is told, and whatever it answers."""
 
+import asyncio
 import itertools
 import re
 import sys
+import threading
+import time
+import traceback
 import unicodedata
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +17,11 @@ from hypothesis import strategies as st
 
 import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
-from dpfewshot.errors import BackendError, InvalidPlan, MissingExtra
+from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, MissingExtra
 from dpfewshot.generation.brief import ASKED, Brief
 from dpfewshot.generation.generation import unaccounted
+from dpfewshot.generation.set_up import SetUp
+from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import COMPLETION
 from dpfewshot.mechanisms import InvisibleInk, WordHistogram
 from dpfewshot.mechanisms.word_histogram import Histogram
@@ -44,7 +50,7 @@ def brief(**settings):
 
 
 def texts(answer, **settings):
-    return brief(**settings).texts(lambda _: answer)
+    return brief(**settings).texts(lambda _: answer, StopSignal())
 
 
 def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
@@ -71,8 +77,16 @@ def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
     ("answer", "found"),
     [
         ("one\ntwo", ["one", "two"]),
-        ("1. one\n2) two\n- three\n* 4 keys\n\u2022 five", ["one", "two", "three", "4 keys", "five"]),
+        ("Sure!\n1. one\n2) two\n- three\n* 4 keys\n\u2022 five", ["one", "two", "three", "4 keys", "five"]),
+        ("**1.** one\n(2) two\nHope it helps", ["one", "two"]),
+        (
+            "24. December was the order\nMy lamp is broken",
+            ["24. December was the order", "My lamp is broken"],
+        ),
         ('"one"\n\u201ctwo\u201d\n"a" or "b"', ["one", "two", '"a" or "b"']),
+        ("\u201ca\u201d is not \u201cb\u201d", ["\u201ca\u201d is not \u201cb\u201d"]),
+        ("a\nPlease send these:", ["a", "Please send these:"]),
+        ("\u200bone\u202e\n<|im_end|>\n\U000e0041two", ["one", "two"]),
         ("Here are six texts:\n\n```\none\n```", ["one"]),
         ("<think>Two?\nThree?</think>\none", ["one"]),
         ("3.5 % is too much\n-5 degrees", ["3.5 % is too much", "-5 degrees"]),
@@ -84,7 +98,7 @@ def test_what_stands_around_texts_is_taken_off(answer, found):
 
 
 def test_texts_of_several_lines_are_parted_by_blank_ones():
-    assert texts("1. one\ntwo\n\nthree", multiline=True) == ["one\ntwo", "three"]
+    assert texts("1. one\ntwo\n\n2. three", multiline=True) == ["one\ntwo", "three"]
 
 
 @pytest.mark.parametrize("answer", ["", "\n \n", "<think>I will", "Here they are:"])
@@ -94,15 +108,31 @@ def test_an_answer_without_a_text_is_an_error_and_may_be_asked_for_again(answer)
     assert raised.value.retryable
 
 
-def test_a_writer_that_fails_or_returns_no_text_is_one_error():
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, BudgetExceeded])
+def test_a_writer_that_fails_or_returns_no_text_is_one_error(error):
     def failing(_):
-        raise ValueError("a key")
+        raise error("a key")
 
-    with pytest.raises(BackendError, match="the text writer failed with ValueError") as raised:
-        brief().texts(failing)
+    with pytest.raises(BackendError, match=f"the text writer failed with {error.__name__}") as raised:
+        brief().texts(failing, StopSignal())
     assert raised.value.retryable
+    assert raised.value.__context__ is None
     with pytest.raises(BackendError, match="must return text, not NoneType"):
         texts(None)
+
+
+def test_nobody_waits_for_a_writer_once_the_generation_is_stopped():
+    stop, hangs, ends = StopSignal(), threading.Event(), threading.Event()
+
+    def hanging(_):
+        hangs.set()
+        ends.wait()
+        return "one"
+
+    threading.Thread(target=lambda: (hangs.wait(), stop.set())).start()
+    with pytest.raises(Stopped):
+        brief().texts(hanging, stop)
+    ends.set()
 
 
 # ---- in a run --------------------------------------------------------------------------------------------
@@ -133,14 +163,15 @@ def synthesizer(model, writer, **settings):
     return dpf.Synthesizer(task, records, model, labels=["Refund"], text_writer=writer, **(given | settings))
 
 
-def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model):
+def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, monkeypatch):
+    monkeypatch.setattr(SetUp, "fits", lambda *_: True)
     writer = Writer()
     run = synthesizer(model, writer, shots_per_label=3)
     made = run.generate_all()
     assert [one.text for one in made] == [
         "I want my money back.",
-        "Please pay me back, number 1.",
         "Please pay me back, number 2.",
+        "Please pay me back, number 3.",
     ]
     assert all(one.certified and one.finished for one in made)
     assert {one.certificate.model for one in made} == {"claimed:large-1"}
@@ -153,13 +184,14 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model):
     )
     assert known
     lengths = {f"About {min(words, 13)}, and at most 13, words each." for words in histogram.usual_lengths}
-    for prompt in writer.prompts:
+    assert "eal ones" not in writer.prompts[0]  # before anything is charged
+    for prompt in writer.prompts[1:]:
         told, _, rest = prompt.partition(" words each.\n")
         assert told.startswith(SUPPORT_TICKETS.instruction + "\n\nCategory: Refund\n\nWrite ")
         assert f"{told.splitlines()[-1]} words each." in lengths or "\nAt most 13" in told
         assert f"Words of real ones, the commonest first: {', '.join(known[:40])}. " in rest
         assert (f"often begin with: {', '.join(firsts[:12])}." in rest) == bool(firsts)
-    assert writer.prompts[1].endswith("there already:\nI want my money back.")
+    assert writer.prompts[2].endswith("there already:\nI want my money back.")
 
 
 def test_what_it_is_told_is_the_same_whatever_a_record_is_if_the_released_sum_is(model, monkeypatch):
@@ -179,7 +211,7 @@ def test_what_it_is_told_is_the_same_whatever_a_record_is_if_the_released_sum_is
         writer = Writer()
         records = [*support_tickets(), dpf.Record(text, "Refund")]
         synthesizer(model, writer, records=records).generate("Refund")
-        told.append(re.sub(r"\n.*most \d+,? words", "", writer.prompts[0]))  # which is drawn
+        told.append(re.sub(r"\n.*most \d+,? words", "", writer.prompts[1]))  # which is drawn
     assert told[0] == told[1]
     assert "zebra" not in told[1]
     assert (released[0][0] != released[1][0]).any()
@@ -205,17 +237,28 @@ def test_whatever_it_answers_is_one_line_that_fits_or_one_error(answering, answe
     assert len(set_up.backend.tokenize(text)) <= 6 + COMPLETION  # a cut text is completed
 
 
+def dying(prompt):
+    """Answers until it is told of a histogram."""
+    if "Words of real ones" in prompt:
+        raise ConnectionError
+    return "I want my money back."
+
+
+def test_a_writer_that_is_dead_costs_nothing(model):
+    run = synthesizer(model, lambda _: "")
+    with pytest.raises(BackendError, match="wrote no text"):
+        run.generate("Refund")
+    assert run.spent == dpf.PrivacySpend(0, 0)
+
+
 def test_a_writer_that_fails_loses_nothing_and_another_goes_on(model, ledger_url):
     def account():
         return dpf.open_account(ledger_url, "tickets")
 
-    def dead(_):
-        raise ConnectionError
-
     ledger = dpf.BudgetLedger.open(ledger_url)
     ledger.create("tickets", dpf.PrivacyBudget(4, 1e-5))
     settings = {"shots_per_label": 2, "max_tokens": 8}
-    with synthesizer(model, dead, account=account(), **settings) as first:
+    with synthesizer(model, dying, account=account(), **settings) as first:
         with pytest.raises(BackendError, match="the text writer failed with ConnectionError"):
             first.generate_all()
         cost = account().spent
@@ -236,8 +279,6 @@ def test_a_writer_that_fails_loses_nothing_and_another_goes_on(model, ledger_url
 
 
 def test_the_first_without_a_flaw_that_fits_its_label_is_taken(model, monkeypatch):
-    from dpfewshot.generation.set_up import SetUp
-
     monkeypatch.setattr(SetUp, "fits", lambda _, label, text: (label, text) != ("Refund", "A third one."))
     writer = Writer(["Dear [name], hello", "A third one.", "A fourth one.", "A fifth one."])
     assert synthesizer(model, writer).generate("Refund").text == "A fourth one."
@@ -249,15 +290,29 @@ def test_each_text_is_told_its_label_and_its_subject(model):
     writer = Writer()
     task = replace(SUPPORT_TICKETS, label_descriptions={"Refund": "paid twice; money back"})
     synthesizer(model, writer, task=task, shots_per_label=2).generate_all()
-    assert ["Category: Refund: paid twice\n" in one for one in writer.prompts] == [True, False]
-    assert "Category: Refund: money back\n" in writer.prompts[1]
+    told = [re.search(r"\nCategory: Refund: (.*)\n", one)[1] for one in writer.prompts]
+    assert told == ["paid twice", "paid twice", "money back"]
 
 
 def test_a_writer_needs_counted_words_and_must_be_a_function(model):
     with pytest.raises(InvalidPlan, match="invisible-ink counts none"):
         synthesizer(model, Writer(), mechanism=InvisibleInk())
-    with pytest.raises(InvalidPlan, match="must be a function"):
-        synthesizer(model, "gpt")
+
+    async def later(_):
+        return "one"
+
+    for writer in ("gpt", "", 0, later, dpf.backends.ChatWriter):
+        with pytest.raises(InvalidPlan, match="must be a function"):
+            synthesizer(model, writer)
+    with pytest.raises(InvalidPlan, match="may be words of single records"):
+        synthesizer(model, Writer(), budget=dpf.NO_PRIVACY)
+
+
+def test_a_function_is_named_in_its_lines_and_no_name_looks_like_two(model):
+    writer = Writer()
+    assert synthesizer(model, writer.__call__).set_up.written_by.model == "claimed:Writer.__call__"
+    writer.model = "gpt, sha256:0123456789abcdef"
+    assert synthesizer(model, writer).set_up.written_by.model == "claimed:gpt_sha256:0123456789abcdef"
 
 
 def test_audits_and_the_measured_speed_are_without_it(model):
@@ -293,66 +348,96 @@ def test_a_real_server_writes():
     with llama_server(dpf.backends.packaged_model_path()) as base_url:
         writer = dpf.backends.ChatWriter("packaged", base_url)
         assert writer("Write a word.").strip()
-        with pytest.raises(BackendError, match="answered status 404") as raised:
+        with pytest.raises(BackendError, match="has no such page") as raised:
             dpf.backends.ChatWriter("packaged", f"{base_url}/no")("Write.")
         assert not raised.value.retryable
 
 
 def answer(content):
-    message = {"role": "assistant", "content": content}
-    choice = {"index": 0, "finish_reason": "stop", "message": message}
-    return 200, {}, {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+    return 200, {}, {"choices": [{"message": {"role": "assistant", "content": content}}]}
 
 
-def test_it_sends_one_message_with_the_key_of_the_environment(monkeypatch):
-    monkeypatch.setenv("OUR_KEY", "sk-secret")
+def test_it_sends_one_message_and_the_key_that_is_named(monkeypatch):
+    for name in ("OUR_KEY", "OPENAI_API_KEY", "OPENAI_ORG_ID"):
+        monkeypatch.setenv(name, f"secret-{name}")
     bodies = []
 
-    def page(_path, body):
-        bodies.append(body)
+    def page(path, body):
+        bodies.append((path, body))
         return answer("one")
 
     with scripted(page) as server:
-        writer = dpf.backends.ChatWriter("m", server.base_url, "OUR_KEY")
-        assert writer("Write.") == "one"
-        assert server.keys == ["Bearer sk-secret"]
-    assert bodies == [{"model": "m", "messages": [{"role": "user", "content": "Write."}]}]
-    assert "secret" not in repr(writer)
+        ours = dpf.backends.ChatWriter("m", server.base_url, "OUR_KEY")
+        assert ours("Write.") == "one"
+        assert dpf.backends.ChatWriter("m", server.base_url)("Write.") == "one"
+        assert server.keys == ["Bearer secret-OUR_KEY", None]
+        assert "secret-OPENAI" not in str(server.headers)
+    message = {"model": "m", "messages": [{"role": "user", "content": "Write."}]}
+    assert bodies == [("/v1/chat/completions", message)] * 2
+    assert "secret" not in repr(ours)
+    assert ours.host == server.base_url.removeprefix("http://").removesuffix("/v1")
+    assert dpf.backends.ChatWriter("m").host == "api.openai.com"
 
 
 @pytest.mark.parametrize(
     ("found", "message", "retryable"),
     [
-        (
-            (401, {}, {"error": {"message": "wrong key sk-secret"}}),
-            "401; the key is taken from OUR_KEY",
-            False,
-        ),
-        ((400, {}, {}), "status 400", False),
-        ((200, {}, {"choices": []}), "failed with IndexError", False),
-        ((200, {}, b"<html>"), "failed with", False),
+        ((401, {}, {"error": "wrong key secret"}), "answered status 401 to the key of OUR_KEY", False),
+        ((307, {"location": "http://localhost/"}, {}), "a redirect, which is not followed", False),
+        ((400, {}, {}), "refuses a public request", False),
+        ((200, {}, {"choices": []}), "undocumented form", True),
+        ((200, {}, b"<html>"), "undocumented form", True),
+        (answer(["one"]), "undocumented form", True),
+        (None, "does not answer: the connection failed", True),
     ],
 )
 def test_a_refusal_is_one_error_without_what_the_server_says(monkeypatch, found, message, retryable):
-    monkeypatch.setenv("OUR_KEY", "sk-secret")
+    monkeypatch.setattr("dpfewshot.backends.chat_writer._SECONDS", 0.1)
+    monkeypatch.setenv("OUR_KEY", "secret")
     with scripted(lambda *_: found) as server, pytest.raises(BackendError, match=message) as raised:
         dpf.backends.ChatWriter("m", server.base_url, "OUR_KEY")("Write.")
     assert raised.value.retryable == retryable
+    for frame, _ in traceback.walk_tb(raised.value.__traceback__):
+        assert frame.f_code.co_filename == __file__ or "secret" not in str(frame.f_locals)
     assert "secret" not in str(raised.value)
 
 
-def test_a_server_that_is_away_may_come_back(monkeypatch):
-    monkeypatch.setattr("dpfewshot.backends.chat_writer._RETRIES", 0)
-    with pytest.raises(BackendError, match="does not answer") as raised:
-        dpf.backends.ChatWriter("m", "http://127.0.0.1:9/v1")("Write.")
-    assert raised.value.retryable
+def test_an_answer_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr("dpfewshot.backends.chat_writer._SECONDS", 0.1)
+
+    def drips(*_):
+        time.sleep(1)
+        return answer("one")
+
+    with scripted(drips) as server, pytest.raises(BackendError, match="timeout"):
+        dpf.backends.ChatWriter("m", server.base_url)("Write.")
 
 
-def test_what_cannot_be_asked_is_refused_at_once(monkeypatch):
-    with pytest.raises(BackendError, match="password"):
-        dpf.backends.ChatWriter("m", "http://me:secret@127.0.0.1/v1")
-    with pytest.raises(BackendError, match="name of its model"):
-        dpf.backends.ChatWriter("")
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtra, match="text-writer"):
-        dpf.backends.ChatWriter("m", "http://127.0.0.1:9/v1")("Write.")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("m", "http://me:secret@127.0.0.1/v1"), "password"),
+        (("m", "http://127.0.0.1/v1?api_key=secret"), "must end with its path"),
+        (("m", "ftp://127.0.0.1/v1"), "not an http or https address"),
+        ((" ",), "name of its model"),
+        (("m", None, "NO_SUCH_KEY"), "the variable NO_SUCH_KEY is unset or empty"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(arguments, message):
+    with pytest.raises(BackendError, match=message) as raised:
+        dpf.backends.ChatWriter(*arguments)
+    assert "secret" not in str(raised.value)
+
+
+def test_it_is_missed_before_anything_is_spent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpcore2", None)
+    with pytest.raises(MissingExtra, match="openai"):
+        dpf.backends.ChatWriter("m", "http://127.0.0.1:9/v1")
+
+
+def test_it_can_be_asked_where_an_event_loop_runs():
+    async def ask(writer):
+        return writer("Write.")
+
+    with scripted(lambda *_: answer("one")) as server:
+        assert asyncio.run(ask(dpf.backends.ChatWriter("m", server.base_url))) == "one"
