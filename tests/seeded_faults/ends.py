@@ -6,6 +6,34 @@ RELEASED = "tests/integration/test_released_texts.py"
 
 ENDS = (
     Fault(
+        "dpfewshot/synthesizer.py",
+        "if text_writer is not None and not certified:",
+        "if text_writer is not None and limit is not None and not certified:",
+        "a text writer is told no count without noise",
+        "tests/generation/test_text_writer.py",
+    ),
+    Fault(
+        "dpfewshot/generation/histogram_loop.py",
+        "known=self._commonest_first(histogram.words),",
+        "known=[body for units in [getattr(request, 'units', None)] if units for body in map(str, units.of([[0]]))],",
+        "a text writer is told released words alone",
+        "tests/generation/test_text_writer.py",
+    ),
+    Fault(
+        "dpfewshot/generation/histogram_loop.py",
+        "self._candidates_of(self.text_writer, Histogram(), request)  # likewise",
+        "pass",
+        "a dead text writer is found before anything is charged",
+        "tests/generation/test_text_writer.py",
+    ),
+    Fault(
+        "dpfewshot/backends/chat_writer.py",
+        "return _OPENAI[1] if self.api_key_env is None and self.base_url is None else self.api_key_env",
+        "return _OPENAI[1] if self.api_key_env is None else self.api_key_env",
+        "no server but its own gets OpenAI's key",
+        "tests/generation/test_text_writer.py",
+    ),
+    Fault(
         "dpfewshot/backends/servers/probe.py",
         "beginning[: max(0, size - ENDING)] + prompt[-min(ENDING, size) :] if place",
         "(prompt * size)[:size] if place",
