@@ -15,8 +15,6 @@ from dpfewshot.errors import BackendError, needs_extra
 TextWriter = Callable[[str], str]
 """Answers a public prompt, as a chat model does. It may be called by several threads at the same time."""
 
-_OPENAI: Final = "https://api.openai.com/v1", "OPENAI_API_KEY"
-
 _SECONDS: Final = 60.0
 """For how long a request is retried; it is given up after five times as long."""
 
@@ -30,9 +28,8 @@ class ChatWriter:
 
     Args:
         model: its name at the server.
-        base_url: such as "http://localhost:8000/v1"; None: OpenAI's.
-        api_key_env: the environment variable that holds the key, which no object keeps. None: no key, or
-            OPENAI_API_KEY without a `base_url`.
+        base_url: such as "http://localhost:8000/v1" or "https://api.openai.com/v1".
+        api_key_env: the environment variable that holds the key, which no object keeps; None: no key.
         proxy, ca_bundle: as those of `OpenAICompatible`; the environment's are ignored.
 
     Raises:
@@ -41,7 +38,7 @@ class ChatWriter:
     """
 
     model: str
-    base_url: str | None = None
+    base_url: str
     api_key_env: str | None = None
     proxy: str | None = None
     ca_bundle: str | None = None
@@ -49,7 +46,7 @@ class ChatWriter:
     def __post_init__(self) -> None:
         if not str(self.model).strip():
             raise BackendError("a text writer needs the name of its model")
-        address = server_address(self._address)  # refuses one that holds a password
+        address = server_address(self.base_url)  # refuses one that holds a password
         if address.query or address.fragment:
             raise BackendError("base_url must end with its path, such as /v1")
         with needs_extra("ChatWriter", "openai"):
@@ -59,7 +56,7 @@ class ChatWriter:
     @property
     def host(self) -> str:
         """Where it sends what it is told."""
-        return server_address(self._address).netloc
+        return server_address(self.base_url).netloc
 
     def __call__(self, prompt: str) -> str:
         """Return the model's answer to one message of the user."""
@@ -67,21 +64,13 @@ class ChatWriter:
             found = thread.submit(asyncio.run, self._answer(prompt)).result()
         if isinstance(found, str):
             return found
-        key = f" to the key of {self._key_variable}" if str(found).endswith(("401", "403")) else ""
+        key = f" to the key of {self.api_key_env}" if str(found).endswith(("401", "403")) else ""
         raise BackendError(
             f"the text writer {self.model!r} at {self.host} {found}{key}", retryable=found.retryable
         )
 
-    @property
-    def _address(self) -> str:
-        return _OPENAI[0] if self.base_url is None else self.base_url
-
-    @property
-    def _key_variable(self) -> str | None:
-        return _OPENAI[1] if self.api_key_env is None and self.base_url is None else self.api_key_env
-
     def _key(self) -> str | None:
-        variable = self._key_variable
+        variable = self.api_key_env
         if variable is not None and not os.environ.get(variable):
             raise BackendError(f"the key of the text writer: the variable {variable} is unset or empty")
         return None if variable is None else os.environ[variable]
@@ -89,7 +78,7 @@ class ChatWriter:
     async def _answer(self, prompt: str) -> str | Fault:
         """The answer, or the fault in its place: raised here, it would carry the key along."""
         client = Client(
-            self._address,
+            self.base_url,
             gate=Gate(1),
             timeout=_SECONDS,
             api_key=self._key(),

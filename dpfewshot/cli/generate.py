@@ -140,7 +140,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     if sys.stderr.isatty():
         tell("measuring the model's speed")
         synthesizer.probe()
-    tell(describe(synthesizer.plan, project.data.unit))
+    tell(describe(synthesizer.plan, project.data.unit, writer=project.text_writer))
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
 

@@ -52,8 +52,8 @@ _WHOM: Final = (
 )
 
 _FROM_NO_RECORD: Final = (
-    "Your next answers become part of every prompt, so they are public. Give them, and change them later, "
-    "without reading the records: what you decide by reading them is not protected"
+    "Your next answers become part of every prompt, so they are public. Say what you know of such texts in "
+    "general, now and when you change it: what you take from single records is not protected"
 )
 
 _SUBJECTS: Final = (
@@ -124,9 +124,10 @@ ledger = "sqlite:///budget.db"  # the database that counts it: keep it, and keep
 account = {name}  # its name
 create = true  # the first generate creates the account, with the budget above
 
-[model]  # writes the texts
+[model]  # on this machine: reads the records and writes the texts
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
-# text_writer = "gpt-4o-mini"  # a larger model writes them, from counts alone: docs/how-to/text-writer.md
+# text_writer = "NAME"  # a larger model that writes them, from noisy counts alone: docs/how-to/text-writer.md
+# text_writer_url = "http://localhost:8000/v1"  # its server, yours or hosted
 
 [settings]  # of a plan
 shots = {shots}  # demonstrations of each label; more take longer, and cost no more
@@ -212,8 +213,8 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
     question = (
         f"Epsilon limits what all texts together may tell about one {noun}; a smaller one protects more. "
-        f"Somebody 50 % sure that a given {noun} is in the data becomes at most {odds} sure. For health or "
-        "money, start at 1"
+        f"Somebody 50 % sure that a given {noun} is in the data becomes at most {odds} sure. If that "
+        "harms somebody, take the smaller one"
     )
     _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
     given["holdout"] = HOLDOUT if yes else _asked_holdout(sizes, plural(noun), given["epsilon"])
@@ -239,6 +240,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     for line in (
         *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
+        f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}",
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
@@ -328,8 +330,8 @@ def _asked_holdout(sizes: Sequence[int], units: str, epsilon: float) -> float:
     few = f", fewer than the {needed} that it takes, so no is better" * (left[0] < needed)
     question = (
         f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        f"texts help? No text is written from them: about {_span(left)} are left to a label{few}. Without "
-        "them, the test would cost as much budget again"
+        f"texts help? That leaves about {_span(left)} to a label to write from{few}. If none are kept, the "
+        "test costs as much budget again"
     )
     return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
 

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,8 +18,11 @@ from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
 from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
+from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import (
+    Demonstration,
     PrivacySpend,
     Relation,
     amount_text,
@@ -34,6 +38,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.generation.set_up import SetUp
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.planner import Enough
     from dpfewshot.synthesizer import Synthesizer
@@ -45,8 +50,11 @@ if TYPE_CHECKING:
     required=("task", "records", "epsilon"),
 )
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
+@click.option(
+    "--output", help="A new .jsonl file for texts without records, of all labels: they cost nothing."
+)
 @quiet_option
-def plan(*, project: Project, details: bool, as_json: bool) -> None:
+def plan(*, project: Project, details: bool, output: str | None, as_json: bool) -> None:
     """Show what generate will write, what it costs, and the expected quality. Spends nothing.
 
     \b
@@ -58,6 +66,8 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
 
     project.account.check()
     in_words = not (as_json or details)
+    if output is not None and (Path(output).exists() or not in_words):
+        raise click.UsageError(f"--output needs a new file, and no --details or --json: {output}")
     # the account is looked at below, and may have nothing left
     synthesizer = replace(project, account=AccountName()).synthesizer(described=in_words)
     stages()("measuring the model's speed")
@@ -75,8 +85,8 @@ def plan(*, project: Project, details: bool, as_json: bool) -> None:
         except LedgerError as error:  # no reason to have no plan
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
-        click.echo(f"{describe(measured, unit)}\n      {account}")
-        for line in _without_records(synthesizer):  # which takes a second or more each
+        click.echo(f"{describe(measured, unit, writer=project.text_writer)}\n      {account}")
+        for line in _without_records(synthesizer, output):  # which takes a second or more each
             click.echo(line)
         for line in _remedies(measured, needed, unit) if needed else ():
             click.echo(line)
@@ -106,10 +116,10 @@ _TRIED, _TRIED_TOKENS = 10, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two a text."""
 
 
-def describe(plan: GenerationPlan, unit: str | None = None) -> str:
+def describe(plan: GenerationPlan, unit: str | None = None, *, writer: str | None = None) -> str:
     """The plan in plain words: what is written, what it costs, how long it takes, and how it will read.
 
-    `unit` is the column that names whom a record belongs to, if any.
+    `unit` is the column that names whom a record belongs to, and `writer` the text writer, if any.
     """
     from dpfewshot.planning.plan import noisy_strata, reading
 
@@ -121,7 +131,8 @@ def describe(plan: GenerationPlan, unit: str | None = None) -> str:
         lines.append(f"kept to test on: {kept}; the texts are written from the others")
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
-        lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}")
+        elsewhere = "" if writer is None else f", and the time that {writer} takes for each text"
+        lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}{elsewhere}")
     if plan.epsilon is not None:
         warning = "warning: " * bool(noisy_strata(plan))
         lines.append(f"{warning}expected quality: {reading(plan)}")
@@ -155,29 +166,39 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     )
 
 
-def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
-    """What the prompt says by itself for the first labels, so that its words can be mended for nothing."""
+def _without_records(synthesizer: Synthesizer, output: str | None) -> Iterator[str]:
+    """What the prompt says by itself for the first labels, so that its words can be mended for nothing.
+
+    With a file for them, all texts of all labels, which are of use by themselves.
+    """
     set_up = synthesizer.set_up
     labels = set_up.plan.labels
     tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
+    if output is not None:
+        tokens, shown = set_up.plan.settings.max_tokens, len(labels)
     most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
     subjects = {one: set_up.task.subjects(one) for one in labels}
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
     whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
     yield f"      without your data, {whose} writes{some}:"
-    letters = False
+    letters, made = False, list[Demonstration]()
     try:
         for label in labels[:shown]:
             said: list[str] = []
-            for _ in range(min(most, max(1, len(subjects[label])))):
+            for _ in range(most if output is not None else min(most, max(1, len(subjects[label])))):
                 said.append(set_up.text_without_records(label, said, tokens))
+                made.append(_of_no_record(set_up, label, said[-1]))
                 letters = letters or _OF_A_LETTER.search(said[-1]) is not None
                 yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
+    if output is not None:
+        with write_errors(output):
+            Demonstrations(made).to_jsonl(output)
+        yield f"      {output} has them, at epsilon 0: use them if they are as good as yours need to be"
     left = [on_one_line(one) for one in labels if len(subjects[one]) > most and set_up.mechanism.draws_once]
     if left:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
@@ -191,6 +212,19 @@ def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
         f"every label.{misread} The fewer records a label has, the more its texts are like these"
+    )
+
+
+def _of_no_record(set_up: SetUp, label: str, text: str) -> Demonstration:
+    return Demonstration(
+        text=text,
+        label=label,
+        token_count=len(set_up.backend.tokenize(f" {text}")),
+        certified=True,
+        spent=PrivacySpend(0.0, 0.0),
+        relation=Relation.ADD_REMOVE,
+        mechanism="instruction-only",
+        fields=set_up.task.layout.fields_of(text),
     )
 
 
@@ -265,7 +299,7 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
         yield f"      what also helps: {'; '.join(further)} (docs/how-to/settings.md)"
     yield (
         "      or give such a label no examples (--label for the others): prompts still name it. Texts like "
-        "those above, written without your data, cost nothing"
+        "those above, written without your data, cost nothing (dpfewshot plan --output FILE keeps such texts)"
     )
 
 

@@ -401,22 +401,31 @@ class Project:
         """The model that writes texts in the backend's place, if one is named; it says what is sent to it."""
         from dpfewshot.backends import ChatWriter
 
-        if self.text_writer is None:
-            if self.text_writer_url is not None:
-                raise InvalidPlan("text_writer_url needs text_writer, the name of the model there")
+        if self.text_writer is None and self.text_writer_url is None:
             return None
+        if self.text_writer is None or self.text_writer_url is None:
+            raise InvalidPlan(
+                "text_writer and text_writer_url go together: a model's name, and its server's address, such "
+                "as http://localhost:8000/v1"
+            )
         if not self.counts_words:
             raise InvalidPlan(
                 "text_writer writes from counted words, and here none are counted: "
                 'set mechanism = "word-histogram", for a task of one text field'
             )
         try:
-            writer = ChatWriter(*(getattr(self, name) for name in TEXT_WRITER))
+            writer = ChatWriter(
+                self.text_writer,
+                self.text_writer_url,
+                api_key_env=self.text_writer_key_env,
+                proxy=self.text_writer_proxy,
+                ca_bundle=self.text_writer_ca_bundle,
+            )
         except BackendError as error:
             raise InvalidPlan(f"text_writer, text_writer_url or its key: {error}") from None
         stages()(
-            f"{on_one_line(writer.model)} at {writer.host} writes the texts: it is sent the task and "
-            "released counts, and no record; times below are without it"
+            f"{on_one_line(writer.model)} at {writer.host} writes the texts: it is sent the task, noisy "
+            "counts once they are paid for, and earlier texts, but no record"
         )
         return writer
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
 
 JUDGE: Final = (
-    "judge each text by itself and its label: whether somebody really wrote the like must not count"
+    "judge each text by itself and its label, without looking at the records: whether somebody really wrote "
+    "the like must not count"
 )
 """How to choose among texts: the guarantee covers no choice that depends on the records."""
 
@@ -94,7 +95,7 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
             prompts=project.settings.prompts_per_draw,
             ledger=project.account.ledger,
         ) as work,
-        project.synthesizer(resuming=True) as synthesizer,
+        project.synthesizer(resuming=True, described=True) as synthesizer,
     ):
         before = _checked(synthesizer, project, chosen)
         new = _replaced(synthesizer, project, chosen, work)

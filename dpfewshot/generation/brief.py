@@ -65,8 +65,8 @@ class Brief:
     def __str__(self) -> str:
         each = "with a blank line between them" if self.multiline else "each on a line of its own"
         length = f"At most {self.most_words}"
-        if self.words is not None:
-            length = f"About {min(self.words, self.most_words)}, and at most {self.most_words},"
+        if self.words is not None and self.words < self.most_words:
+            length = f"About {self.words}, and at most {self.most_words},"
         lines = [
             f"{self.preamble}{self.topic}\n",
             f"Write {ASKED} texts, as {ASKED} people would who know nothing of each other,",

@@ -210,7 +210,11 @@ def enough(mechanism: Mechanism, plan: GenerationPlan) -> Enough | None:
 
     def costs(population: int, max_tokens: int) -> float:
         shared = min(plan.settings.tokens_per_draw, max_tokens)
-        settings = replace(plan.settings.within(population), max_tokens=max_tokens, tokens_per_draw=shared)
+        most = max(1, plan.settings.most_prompts(population))
+        prompts = most if mechanism.draws_once else min(plan.settings.prompts_per_draw, most)
+        settings = replace(
+            plan.settings, prompts_per_draw=prompts, max_tokens=max_tokens, tokens_per_draw=shared
+        )
         stratum = replace(worst, population=population)
         draws = mechanism.planned(draws_at(settings, stratum, rate_of(settings, stratum)))
         sigma = bearable / (mechanism.noise_on_mean(draws, 1.0) or math.inf)

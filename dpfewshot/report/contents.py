@@ -96,6 +96,13 @@ class Contents:
         return self.choice is None or all(one in self.demonstrations for one in self.choice.demonstrations)
 
     @property
+    def text_writers(self) -> list[str]:
+        """The models that wrote demonstrations and read no record, by the names that they claim."""
+        read = {each.model for each in (() if self.spending is None else self.spending.provenances)}
+        stated = {one.certificate.model for one in self.demonstrations if one.certificate is not None}
+        return sorted(one for one in stated - read if one is not None and one.startswith("claimed:"))
+
+    @property
     def unprotected(self) -> int:
         """The number of demonstrations without a guarantee."""
         return sum(not one.certified for one in self.demonstrations)

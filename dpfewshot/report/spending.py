@@ -49,7 +49,7 @@ class Spending:
     Attributes:
         parallel: whether plans over different strata compose in parallel.
         order: α, if the account counts by Rényi divergences; None if it counts by sums of (ε, δ) alone.
-        provenances: what wrote the demonstrations of these plans: each model and tokenizer once,
+        provenances: what read the records of these plans: each model and tokenizer once,
             with the prompt if the plan states it (else each line does).
         spent: what is reserved or charged.
         budgets: all of them, in order.

@@ -337,9 +337,9 @@ def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
         (3.0, ""),
     ):
         assert init._asked_holdout(sizes, "records", epsilon) == 0  # noqa: SLF001
-        assert f"about {told[1]} are left to a label{few}. Without" in capsys.readouterr().err
+        assert f"about {told[1]} to a label to write from{few}. If none" in capsys.readouterr().err
     assert init._asked_holdout([0, 9], "records", 3.0) == HOLDOUT  # noqa: SLF001 - Enter alone decides nothing
-    assert "about 0 to 7 are left to a label, fewer than the 1 that it takes" in capsys.readouterr().err
+    assert "about 0 to 7 to a label to write from, fewer than the 1 that it takes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -436,7 +436,7 @@ def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[s
     answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\nto pay less\n\n\n1.5\n\ny\npackaged\n")
     status, out, err = command("init", "tickets.csv", "--force")
     assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 5)
-    assert err.count("what you decide by reading them is not protected") == 1
+    assert err.count("what you take from single records is not protected") == 1
     assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
     assert dpf.load().project.holdout == 0.2
     assert "20 % of the customers are kept for `dpfewshot choose`, which tests whether" in out

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import dpfewshot as dpf
 from dpfewshot.backends.servers.client import server_address
+from dpfewshot.sample_data import SUPPORT_TICKETS
 from tests.cli.test_init import edit, folder, made
 from tests.generation.test_text_writer import answer
 from tests.support.commands import Run
@@ -17,7 +19,9 @@ from tests.support.servers import scripted
 
 __all__ = ["folder", "made"]
 
-SENT = "large at {} writes the texts: it is sent the task and released counts, and no record"
+NAME, URL = "text_writer = 'm'", "text_writer_url = 'http://localhost/v1'"
+
+SENT = "large at {} writes the texts: it is sent the task, noisy counts once they are paid for, and earlier"
 
 
 def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +35,7 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
     with scripted(page) as server:
         url = server.base_url
         edit(top_k="# top_k", max_tokens="max_tokens = 8", shots="shots = 1")
-        edit(text_writer=f'text_writer = "large"\ntext_writer_url = "{url}"')
+        edit(text_writer='text_writer = "large"', text_writer_url=f'text_writer_url = "{url}"')
         status, out, err = made("plan")
         assert (status, SENT.format(server_address(url).netloc) in err) == (0, True), err
         assert re.search(r"Account: (my|parcel)( my| parcel){5}\n", out), out
@@ -42,6 +46,15 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
         assert {line["certificate"]["model"] for line in lines} == {"claimed:large"}
         assert made("replace", "2")[0] == 0
         assert made("verify")[0] == 0
+        assert made("report")[0] == 0
+        assert "model <code>claimed:large</code>, which read no record" in Path("report.html").read_text()
+        status, out, err = made("plan", "--output", "free.jsonl")
+        assert (status, "free.jsonl has them, at epsilon 0" in out) == (0, True), err
+        free = dpf.Demonstrations.from_jsonl("free.jsonl")
+        assert [one.label for one in free] == sorted(SUPPORT_TICKETS.labels or ())
+        assert {(one.certified, one.spent) for one in free} == {(True, dpf.PrivacySpend(0, 0))}
+        assert made("prompt", "--demonstrations", "free.jsonl", "Where is it?")[0] == 0
+        assert "needs a new file" in made("plan", "--output", "free.jsonl")[2]
     assert all(body["model"] == "large" for body in bodies)
     status, _, err = made("replace", "3")  # nobody answers
     assert (status, "does not answer" in err) == (2, True), err
@@ -51,19 +64,20 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ({"text_writer": 'text_writer_url = "http://localhost/v1"'}, "text_writer_url needs text_writer"),
-        ({"text_writer": 'text_writer = "m"'}, "the variable OPENAI_API_KEY is unset or empty"),
+        ({"text_writer_url": URL}, "text_writer and text_writer_url go together"),
+        ({"text_writer": NAME}, "text_writer and text_writer_url go together"),
         (
-            {"text_writer": 'text_writer = "m"\ntext_writer_url = "x"'},
-            "text_writer_url or its key",
+            {"text_writer": f"{NAME}\ntext_writer_key_env = 'NO'", "text_writer_url": URL},
+            "variable NO is unset",
         ),
-        ({"text_writer": 'text_writer = "m"', "mechanism": 'mechanism = "gaussian"'}, "none are counted"),
+        ({"text_writer": NAME, "text_writer_url": "text_writer_url = 'x'"}, "text_writer_url or its key"),
+        (
+            {"text_writer": NAME, "text_writer_url": URL, "mechanism": "mechanism = 'gaussian'"},
+            "none are counted",
+        ),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    made: Run, lines: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_what_contradicts_itself_is_refused(made: Run, lines: dict[str, str], message: str) -> None:
     edit(top_k="# top_k", **lines)
     status, _, err = made("plan")
     assert status

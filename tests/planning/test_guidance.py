@@ -14,6 +14,7 @@ from scipy.stats import norm
 import dpfewshot as dpf
 from dpfewshot.mechanisms import PublicCentred, WordHistogram
 from dpfewshot.planning.plan import GenerationPlan, reading
+from dpfewshot.planning.planner import enough
 from dpfewshot.values import epsilon_text
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
@@ -126,3 +127,24 @@ def test_a_warning_is_right_for_each_label() -> None:
     told = reading(dataclasses.replace(made, strata=tuple(strata)))
     assert told == f"complete, and as close to the records as this model gets; but {said}"
     assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"complete, but {said}"
+
+
+def test_how_many_units_suffice_does_not_depend_on_other_labels() -> None:
+    """Every unit takes part in the one draw of a histogram, however many there are."""
+    model = dpf.backends.Scripted([" a", "\n"], lambda _: [0.5, 0.5])
+    task = dpf.Task(name="t", instruction="Write.", label_field="A", text_field="B", labels=("few", "many"))
+    records = [dpf.Record("a", label) for label, n in (("few", 43), ("many", 83)) for _ in range(n)]
+    needed = []
+    for labels in (["few"], ["few", "many"]):
+        run = dpf.Synthesizer(
+            task,
+            records,
+            model,
+            labels=labels,
+            budget=dpf.PrivacyBudget(2, 1e-5),
+            mechanism=WordHistogram(),
+        )
+        found = enough(run.set_up.mechanism, run.plan)
+        assert found is not None
+        needed.append(found.population)
+    assert needed[0] == needed[1]

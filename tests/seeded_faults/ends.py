@@ -28,9 +28,9 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/chat_writer.py",
-        "return _OPENAI[1] if self.api_key_env is None and self.base_url is None else self.api_key_env",
-        "return _OPENAI[1] if self.api_key_env is None else self.api_key_env",
-        "no server but its own gets OpenAI's key",
+        "variable = self.api_key_env",
+        'variable = self.api_key_env or "OPENAI_API_KEY"',
+        "a text writer's server gets no key but the one that is named",
         "tests/generation/test_text_writer.py",
     ),
     Fault(
