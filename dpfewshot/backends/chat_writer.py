@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.backends.servers.client import Client, Fault, Gate, Malformed, server_address
@@ -17,6 +18,9 @@ TextWriter = Callable[[str], str]
 
 _SECONDS: Final = 60.0
 """For how long a request is retried; it is given up after five times as long."""
+
+
+_RULE: Final = "-" * 60
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class ChatWriter:
         base_url: such as "http://localhost:8000/v1" or "https://api.openai.com/v1".
         api_key_env: the environment variable that holds the key, which no object keeps; None: no key.
         proxy, ca_bundle: as those of `OpenAICompatible`; the environment's are ignored.
+        log: a file to which each prompt is added before it is sent; None: no file.
 
     Raises:
         BackendError: an argument is malformed, or the key is missing; and when it is called, the server does
@@ -42,6 +47,7 @@ class ChatWriter:
     api_key_env: str | None = None
     proxy: str | None = None
     ca_bundle: str | None = None
+    log: str | None = None
 
     def __post_init__(self) -> None:
         if not str(self.model).strip():
@@ -60,6 +66,12 @@ class ChatWriter:
 
     def __call__(self, prompt: str) -> str:
         """Return the model's answer to one message of the user."""
+        if self.log is not None:
+            try:
+                with Path(self.log).open("a", encoding="utf-8", errors="replace") as file:
+                    file.write(f"{prompt}\n\n{_RULE}\n\n")
+            except OSError as error:
+                raise BackendError(f"cannot write {self.log}, so nothing is sent: {error.strerror}") from None
         with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop that runs
             found = thread.submit(asyncio.run, self._answer(prompt)).result()
         if isinstance(found, str):

@@ -128,7 +128,7 @@ _RECORD: Final = re.compile(r"record (\d+) ")
 
 TEXT_WRITER: Final = (
     *("text_writer", "text_writer_url", "text_writer_key_env"),
-    *("text_writer_proxy", "text_writer_ca_bundle"),
+    *("text_writer_proxy", "text_writer_ca_bundle", "text_writer_log"),
 )
 """The settings of a model that writes the texts in the backend's place."""
 
@@ -286,6 +286,7 @@ class Project:
     text_writer_key_env: str | None = setting(None, section="model")
     text_writer_proxy: str | None = setting(None, section="model")
     text_writer_ca_bundle: str | None = setting(None, section="model")
+    text_writer_log: str = setting("sent.txt", section="model")
     probe_seconds: float = setting(2.0, section="plan")
     workers: int | None = setting(None, section="generate")
     ray: str | None = setting(None, section="generate")
@@ -420,12 +421,14 @@ class Project:
                 api_key_env=self.text_writer_key_env,
                 proxy=self.text_writer_proxy,
                 ca_bundle=self.text_writer_ca_bundle,
+                log=self.text_writer_log,
             )
         except BackendError as error:
             raise InvalidPlan(f"text_writer, text_writer_url or its key: {error}") from None
         stages()(
             f"{on_one_line(writer.model)} at {writer.host} writes the texts: it is sent the task, noisy "
-            "counts once they are paid for, and earlier texts, but no record"
+            "counts once they are paid for, and earlier texts, but no record "
+            f"(each request is in {on_one_line(self.text_writer_log)})"
         )
         return writer
 

@@ -61,7 +61,15 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 OUTPUT: Final = _SECTIONS["output"]
 """The keys of files that commands write and read."""
 
-_PATHS: Final = ("records", "ca_bundle", "text_writer_ca_bundle", "user_model", "baseline", *OUTPUT)
+_PATHS: Final = (
+    "records",
+    "ca_bundle",
+    "text_writer_ca_bundle",
+    "text_writer_log",
+    "user_model",
+    "baseline",
+    *OUTPUT,
+)
 _SQLITE: Final = "sqlite:///"
 
 

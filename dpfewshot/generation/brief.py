@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ class Brief:
         topic: the label's field and name, with what the label's text is about.
         words: how many a text shall have; None if that is not known.
         most_words: how many fit.
-        firsts, known: first words and words of the records, the commonest first.
+        firsts: the share of the records that begin with each first word, the commonest first.
+        known: words of the records, likewise.
         marks, lower: whether the records' sentences end with a mark; have no capital letters.
         earlier: texts that are released already.
         multiline: whether a text has line breaks, but no blank line.
@@ -55,7 +56,7 @@ class Brief:
     topic: str
     words: int | None
     most_words: int
-    firsts: Sequence[str]
+    firsts: Mapping[str, float]
     known: Sequence[str]
     marks: bool
     lower: bool
@@ -74,7 +75,8 @@ class Brief:
             f"{length} words each.",
         ]
         if self.firsts:
-            lines.append(f"Real ones often begin with: {', '.join(self.firsts[:_FIRSTS])}.")
+            begin = [f"{word} ({100 * share:.0f} %)" for word, share in self.firsts.items()]
+            lines.append(f"First words of real ones: {', '.join(begin[:_FIRSTS])}.")
         if self.known:
             lines.append(
                 f"Words of real ones, the commonest first: {', '.join(self.known[:_WORDS])}. Use them where "

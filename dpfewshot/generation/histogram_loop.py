@@ -255,8 +255,11 @@ class HistogramLoop(TokenLoop):
             topic=f"{self.label_field}: {request.topic}",
             words=style.words,
             most_words=max(1, request.max_tokens * 2 // 3),  # names have several tokens each
-            firsts=self._commonest_first(histogram.firsts),
-            known=self._commonest_first(histogram.words),
+            firsts={
+                word: min(1.0, share / math.sqrt(FIRST))
+                for word, share in self._commonest_first(histogram.firsts).items()
+            },
+            known=[*self._commonest_first(histogram.words)],
             marks=style.marks,
             lower=style.lower,
             earlier=request.earlier,
@@ -272,8 +275,9 @@ class HistogramLoop(TokenLoop):
             return kept, style
         raise BackendError("the model has no tokens for what the text writer writes")
 
-    def _commonest_first(self, shares: Mapping[int, float]) -> list[str]:
-        return [self._spelled(word).strip() for word in sorted(shares, key=shares.__getitem__, reverse=True)]
+    def _commonest_first(self, shares: Mapping[int, float]) -> dict[str, float]:
+        ranked = sorted(shares, key=shares.__getitem__, reverse=True)
+        return {self._spelled(word).strip(): shares[word] for word in ranked}
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""

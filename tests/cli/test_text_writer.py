@@ -45,6 +45,9 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
         assert len(lines) == len({line["text"] for line in lines}) == 5
         assert {line["certificate"]["model"] for line in lines} == {"claimed:large"}
         assert made("replace", "2")[0] == 0
+        sent = Path("sent.txt").read_text()
+        assert sent.count("Write 6 texts") == len(bodies)
+        assert all(body["messages"][0]["content"] in sent for body in bodies)
         assert made("verify")[0] == 0
         assert made("report")[0] == 0
         assert "model <code>claimed:large</code>, which read no record" in Path("report.html").read_text()

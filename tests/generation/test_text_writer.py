@@ -36,7 +36,7 @@ BRIEF = {
     "topic": "Queue: Keys",
     "words": None,
     "most_words": 9,
-    "firsts": (),
+    "firsts": {},
     "known": (),
     "marks": True,
     "lower": False,
@@ -61,11 +61,18 @@ def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
         "At most 9 words each."
     )
     told = str(
-        brief(words=4, firsts=["My"], known=["key", "lock"], marks=False, earlier=["a", "b"], multiline=True)
+        brief(
+            words=4,
+            firsts={"My": 0.384, "I": 0.1},
+            known=["key", "lock"],
+            marks=False,
+            earlier=["a", "b"],
+            multiline=True,
+        )
     )
     assert "with a blank line between them" in told
     assert told.endswith(
-        "About 4, and at most 9, words each.\nReal ones often begin with: My.\n"
+        "About 4, and at most 9, words each.\nFirst words of real ones: My (38 %), I (10 %).\n"
         "Words of real ones, the commonest first: key, lock. Use them where they fit, a few in each, and "
         "none for its own sake.\nReal ones end without a mark.\n"
         "Yours differ from these, which are there already:\na\nb"
@@ -190,7 +197,7 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
         assert told.startswith(SUPPORT_TICKETS.instruction + "\n\nCategory: Refund\n\nWrite ")
         assert f"{told.splitlines()[-1]} words each." in lengths or "\nAt most 13" in told
         assert f"Words of real ones, the commonest first: {', '.join(known[:40])}. " in rest
-        assert (f"often begin with: {', '.join(firsts[:12])}." in rest) == bool(firsts)
+        assert re.findall(r"(\w+) \(\d+ %\)", rest) == firsts[:12]
     assert writer.prompts[2].endswith("there already:\nI want my money back.")
 
 
@@ -426,6 +433,15 @@ def test_what_cannot_be_asked_is_refused_at_once(arguments, message):
     with pytest.raises(BackendError, match=message) as raised:
         dpf.backends.ChatWriter(*arguments)
     assert "secret" not in str(raised.value)
+
+
+def test_what_cannot_be_noted_is_not_sent(tmp_path):
+    bodies = []
+    with scripted(lambda *body: bodies.append(body) or answer("one")) as server:
+        writer = dpf.backends.ChatWriter("m", server.base_url, log=str(tmp_path))
+        with pytest.raises(BackendError, match="so nothing is sent: Is a directory"):
+            writer("Write.")
+    assert not bodies
 
 
 def test_it_is_missed_before_anything_is_spent(monkeypatch):

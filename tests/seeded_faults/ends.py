@@ -14,7 +14,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/histogram_loop.py",
-        "known=self._commonest_first(histogram.words),",
+        "known=[*self._commonest_first(histogram.words)],",
         "known=[body for units in [getattr(request, 'units', None)] if units for body in map(str, units.of([[0]]))],",
         "a text writer is told released words alone",
         "tests/generation/test_text_writer.py",
