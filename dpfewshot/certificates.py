@@ -6,7 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Final, Self
+
+WRITER: Final = "writer:"
+"""What stands before the name of a text writer, which read no record, in place of a model's hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,8 @@ class Provenance:
 
     Attributes:
         model: "sha256:..." of the file of weights, "commit:..." of a model hub, or "claimed:..." as a server
-            calls its model, which nobody checked; None if the backend does not say.
+            calls its model, which nobody checked; None if the backend does not say. Of a line, "writer:..."
+            as a text writer calls itself.
         tokenizer: "sha256:..."; None likewise.
         prompt: "sha256:..." of the task and, for a chat task, of the turns of the model's template.
     """

@@ -14,7 +14,7 @@ from dpfewshot.account.history import PAID, RESERVATION, RESERVE, plan_facts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import total_over_scopes
 from dpfewshot.account.verification import Snapshot, Verification, amount_of, check
-from dpfewshot.certificates import Certificate, Provenance, line_hash, plan_hash
+from dpfewshot.certificates import WRITER, Certificate, Provenance, line_hash, plan_hash
 from dpfewshot.values import Demonstration, PrivacySpend, counted
 
 _Row = Mapping[str, Any]
@@ -153,8 +153,8 @@ def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> Che
     if provenance.prompt is None:
         stated = {one.prompt for *_, one in lines if one.prompt is not None}
         provenance = replace(provenance, prompt=", ".join(sorted(stated)) or None)
-    claimed = {one.model for *_, one in lines if one.model is not None and one.model.startswith("claimed:")}
-    if writers := sorted(claimed - {provenance.model}):  # text writers, of which no plan knows
+    stated = {one.model for *_, one in lines if one.model is not None}
+    if writers := sorted(one for one in stated if one.startswith(WRITER)):  # of which no plan knows
         provenance = replace(provenance, model=", ".join([*filter(None, [provenance.model]), *writers]))
     cost = amount_of(row).as_spend()
     return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, problems)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from dpfewshot.backends.servers.client import Client, Fault, Gate, Malformed, server_address
 from dpfewshot.errors import BackendError, needs_extra
+from dpfewshot.runtime.background import in_background
 
 TextWriter = Callable[[str], str]
 """Answers a public prompt, as a chat model does. It may be called by several threads at the same time."""
@@ -45,7 +45,7 @@ class ChatWriter:
     model: str
     base_url: str
     api_key_env: str | None = None
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # may hold a password
     ca_bundle: str | None = None
     log: str | None = None
 
@@ -57,7 +57,13 @@ class ChatWriter:
             raise BackendError("base_url must end with its path, such as /v1")
         with needs_extra("ChatWriter", "openai"):
             import httpcore2  # noqa: F401 - missing, it would be missed after the budget is spent
-        self._key()
+        message = None
+        try:
+            self._client()
+        except BackendError as error:
+            message = str(error)
+        if message is not None:  # raised there, it would carry the key along
+            raise BackendError(message)
 
     @property
     def host(self) -> str:
@@ -70,33 +76,35 @@ class ChatWriter:
             try:
                 with Path(self.log).open("a", encoding="utf-8", errors="replace") as file:
                     file.write(f"{prompt}\n\n{_RULE}\n\n")
-            except OSError as error:
-                raise BackendError(f"cannot write {self.log}, so nothing is sent: {error.strerror}") from None
-        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop that runs
-            found = thread.submit(asyncio.run, self._answer(prompt)).result()
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", error)
+                raise BackendError(f"cannot write {self.log!r}, so nothing is sent: {reason}") from None
+        # in another thread, since an event loop may run in the caller's
+        found = in_background(lambda: asyncio.run(self._answer(prompt))).result()
         if isinstance(found, str):
             return found
-        key = f" to the key of {self.api_key_env}" if str(found).endswith(("401", "403")) else ""
+        refused = self.api_key_env is not None and str(found).endswith(("401", "403"))
+        key = f" to the key of {self.api_key_env}" * refused
         raise BackendError(
             f"the text writer {self.model!r} at {self.host} {found}{key}", retryable=found.retryable
         )
 
-    def _key(self) -> str | None:
+    def _client(self) -> Client:
         variable = self.api_key_env
         if variable is not None and not os.environ.get(variable):
             raise BackendError(f"the key of the text writer: the variable {variable} is unset or empty")
-        return None if variable is None else os.environ[variable]
-
-    async def _answer(self, prompt: str) -> str | Fault:
-        """The answer, or the fault in its place: raised here, it would carry the key along."""
-        client = Client(
+        return Client(
             self.base_url,
             gate=Gate(1),
             timeout=_SECONDS,
-            api_key=self._key(),
+            api_key=None if variable is None else os.environ[variable],
             proxy=self.proxy,
             ca_bundle=self.ca_bundle,
         )
+
+    async def _answer(self, prompt: str) -> str | Fault:
+        """The answer, or the fault in its place: raised here, it would carry the key along."""
+        client = self._client()
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}]}
         try:
             return await client.ask(f"{client.base}/chat/completions", body, _content, public=True)

@@ -18,11 +18,10 @@ from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
 from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
-from dpfewshot.demonstrations import Demonstrations
+from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import (
-    Demonstration,
     PrivacySpend,
     Relation,
     amount_text,
@@ -38,7 +37,6 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
-    from dpfewshot.generation.set_up import SetUp
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.planner import Enough
     from dpfewshot.synthesizer import Synthesizer
@@ -66,8 +64,8 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
 
     project.account.check()
     in_words = not (as_json or details)
-    if output is not None and (Path(output).exists() or not in_words):
-        raise click.UsageError(f"--output needs a new file, and no --details or --json: {output}")
+    if output is not None and not in_words:
+        raise click.UsageError("--output goes without --details and --json")
     # the account is looked at below, and may have nothing left
     synthesizer = replace(project, account=AccountName()).synthesizer(described=in_words)
     stages()("measuring the model's speed")
@@ -86,7 +84,8 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
         click.echo(f"{describe(measured, unit, writer=project.text_writer)}\n      {account}")
-        for line in _without_records(synthesizer, output):  # which takes a second or more each
+        free = _without_records(synthesizer) if output is None else _into_file(output, synthesizer)
+        for line in free:  # which takes a second or more each
             click.echo(line)
         for line in _remedies(measured, needed, unit) if needed else ():
             click.echo(line)
@@ -166,39 +165,45 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     )
 
 
-def _without_records(synthesizer: Synthesizer, output: str | None) -> Iterator[str]:
-    """What the prompt says by itself for the first labels, so that its words can be mended for nothing.
+def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
+    """All texts of all labels without records, which are of use by themselves, in a new file as they come."""
+    set_up = synthesizer.set_up
+    settings = set_up.plan.settings
+    with write_errors(output), Path(output).open("x", encoding="utf-8") as file:
+        for label in set_up.plan.labels:
+            said: list[str] = []
+            for _ in range(settings.shots_per_label if set_up.mechanism.draws_once else 1):
+                one = set_up.without_records(label, said, settings.max_tokens)
+                file.write(json_line(one))
+                file.flush()
+                said.append(one.text)
+                yield f"        {on_one_line(label)}: {on_one_line(one.text)}"
+    yield f"      {on_one_line(output)} has them, at epsilon 0: if they will do, spend nothing"
 
-    With a file for them, all texts of all labels, which are of use by themselves.
-    """
+
+def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
+    """What the prompt says by itself for the first labels, so that its words can be mended for nothing."""
     set_up = synthesizer.set_up
     labels = set_up.plan.labels
     tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, shown = set_up.plan.settings.max_tokens, 1
-    if output is not None:
-        tokens, shown = set_up.plan.settings.max_tokens, len(labels)
     most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
     subjects = {one: set_up.task.subjects(one) for one in labels}
     some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
     whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
     yield f"      without your data, {whose} writes{some}:"
-    letters, made = False, list[Demonstration]()
+    letters = False
     try:
         for label in labels[:shown]:
             said: list[str] = []
-            for _ in range(most if output is not None else min(most, max(1, len(subjects[label])))):
-                said.append(set_up.text_without_records(label, said, tokens))
-                made.append(_of_no_record(set_up, label, said[-1]))
+            for _ in range(min(most, max(1, len(subjects[label])))):
+                said.append(set_up.without_records(label, said, tokens).text)
                 letters = letters or _OF_A_LETTER.search(said[-1]) is not None
                 yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
-    if output is not None:
-        with write_errors(output):
-            Demonstrations(made).to_jsonl(output)
-        yield f"      {output} has them, at epsilon 0: use them if they are as good as yours need to be"
     left = [on_one_line(one) for one in labels if len(subjects[one]) > most and set_up.mechanism.draws_once]
     if left:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
@@ -212,19 +217,6 @@ def _without_records(synthesizer: Synthesizer, output: str | None) -> Iterator[s
         f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
         "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
         f"every label.{misread} The fewer records a label has, the more its texts are like these"
-    )
-
-
-def _of_no_record(set_up: SetUp, label: str, text: str) -> Demonstration:
-    return Demonstration(
-        text=text,
-        label=label,
-        token_count=len(set_up.backend.tokenize(f" {text}")),
-        certified=True,
-        spent=PrivacySpend(0.0, 0.0),
-        relation=Relation.ADD_REMOVE,
-        mechanism="instruction-only",
-        fields=set_up.task.layout.fields_of(text),
     )
 
 

@@ -126,6 +126,9 @@ class Data:
 
 _RECORD: Final = re.compile(r"record (\d+) ")
 
+SENT: Final = "sent.txt"
+"""The file that gets each request to a text writer, beside the project file."""
+
 TEXT_WRITER: Final = (
     *("text_writer", "text_writer_url", "text_writer_key_env"),
     *("text_writer_proxy", "text_writer_ca_bundle", "text_writer_log"),
@@ -286,7 +289,7 @@ class Project:
     text_writer_key_env: str | None = setting(None, section="model")
     text_writer_proxy: str | None = setting(None, section="model")
     text_writer_ca_bundle: str | None = setting(None, section="model")
-    text_writer_log: str = setting("sent.txt", section="model")
+    text_writer_log: str = setting(SENT, section="model")
     probe_seconds: float = setting(2.0, section="plan")
     workers: int | None = setting(None, section="generate")
     ray: str | None = setting(None, section="generate")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dpfewshot.cli.models import open_backend, options_of
-from dpfewshot.cli.project import LEDGER_VARIABLE, PARTS, SETTINGS, Project, names_of, project_of
+from dpfewshot.cli.project import LEDGER_VARIABLE, PARTS, SENT, SETTINGS, Project, names_of, project_of
 from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.runtime.files import read_text, toml_tables
 from dpfewshot.runtime.redaction import redacts_errors
@@ -161,6 +161,8 @@ def parsed(path: Path, text: str) -> ProjectFile:
     }
     if "task" in file.tables:
         values["task"] = file.task()
+    if "text_writer" in values:
+        values.setdefault("text_writer_log", _placed(path.parent, "text_writer_log", SENT))
     of_environment = {"ledger": os.environ[LEDGER_VARIABLE]} if os.environ.get(LEDGER_VARIABLE) else {}
     project = project_of(values | of_environment)
     file.check(project)

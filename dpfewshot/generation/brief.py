@@ -6,16 +6,15 @@ The prompt and the answer are public: post-processing of the histogram.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextvars import copy_context
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Final
 
 from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.errors import BackendError
 from dpfewshot.generation.stopping import POLL, StopSignal
+from dpfewshot.runtime.background import in_background
 from dpfewshot.tasks.layout import BLANK_LINE, on_lines, on_one_line
 
 ASKED: Final = 6
@@ -24,8 +23,11 @@ ASKED: Final = 6
 _FIRSTS, _WORDS, _EARLIER = 12, 40, 20
 """The most first words, words and earlier texts that it is told."""
 
-_ASIDE: Final = re.compile(r"<think>.*?(?:</think>|\Z)|<\|\w+\|>", re.DOTALL)
-"""What a reasoning model may say before its answer, and how chat models mark turns."""
+_ASIDE: Final = re.compile(
+    r"<think>.*?(?:</think>|\Z)|</think>|<[|\uff5c][^<>\n]{0,40}[|\uff5c]>|</?s>|\[/?INST\]|^```[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
+"""What a reasoning model may say before its answer, how chat models mark turns, and fences."""
 
 _KEPT: Final = "\n\u200c\u200d"
 """What is kept of what cannot be seen: line breaks, and what joins letters or parts them."""
@@ -113,10 +115,12 @@ class Brief:
         raise BackendError("the text writer wrote no text", retryable=True)
 
     def _texts_in(self, answer: str) -> list[str]:
-        said = _ASIDE.sub("", answer)
+        said, times = answer, 1
+        while times:  # what is left may make another mark
+            said, times = _ASIDE.subn("", said)
         shown = "".join(one if one.isprintable() or one in _KEPT else " " for one in said)
         parts = BLANK_LINE.split(shown) if self.multiline else shown.split("\n")
-        lines = [line for line in map(str.strip, parts) if line and not line.startswith("```")]
+        lines = [line for line in map(str.strip, parts) if line]
         marked = [line for line in lines if _MARK.match(line)]
         if 1 < len(marked) >= len(lines) / 2:  # a list, and what is said around it
             lines = [_MARK.sub("", line, count=1) for line in marked]
@@ -128,15 +132,7 @@ class Brief:
 
 def _asked(writer: TextWriter, prompt: str, stop: StopSignal) -> object:
     """The writer's answer, from a thread of its own: one that hangs holds up nobody who was cancelled."""
-    answer = Future[object]()
-
-    def ask() -> None:
-        try:
-            answer.set_result(writer(prompt))
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            answer.set_exception(error)
-
-    threading.Thread(target=copy_context().run, args=(ask,), daemon=True).start()
+    answer = in_background(lambda: writer(prompt))
     while not answer.done():
         stop.check()
         wait([answer], timeout=POLL)

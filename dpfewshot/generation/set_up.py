@@ -15,7 +15,7 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.scopes import Partition
 from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.certificates import Provenance
+from dpfewshot.certificates import WRITER, Provenance
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.histogram_loop import HistogramLoop
@@ -33,7 +33,7 @@ from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
-from dpfewshot.values import Record
+from dpfewshot.values import Demonstration, PrivacySpend, Record
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class SetUp:
         subject = self.task.described(label, number)
         return label if subject == label else f"{label}: {subject}"
 
-    def text_without_records(self, label: str, earlier: Sequence[str], max_tokens: int) -> str:
-        """A text of a label as `loop` writes it if nothing is known of the records. Public: none is read.
+    def without_records(self, label: str, earlier: Sequence[str], max_tokens: int) -> Demonstration:
+        """What `loop` writes of a label if nothing is known of the records: none is read, so ε = 0.
 
         The model is not asked whether it fits the label, which takes as long again for the first text.
 
@@ -131,7 +131,19 @@ class SetUp:
         """
         prompts, topic = self.prompts(label, len(earlier)), self.topic(label, len(earlier))
         request = PublicRequest(prompts=prompts, max_tokens=max_tokens, topic=topic, earlier=earlier)
-        return self.loop.text(prompts, self.loop.without_records(request))
+        tokens = self.loop.without_records(request)
+        text = self.loop.text(prompts, tokens)
+        return Demonstration(
+            text=text,
+            label=label,
+            token_count=len(tokens),
+            certified=True,
+            spent=PrivacySpend(0.0, 0.0),
+            relation=self.plan.relation,
+            mechanism="instruction-only",
+            fields=self.task.layout.fields_of(text),
+            finished=self.loop.ended(tokens),
+        )
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -152,7 +164,7 @@ class SetUp:
             return told
         name = getattr(writer, "model", None) or getattr(writer, "__qualname__", type(writer).__qualname__)
         one_word = re.sub(r"[\s,]+", "_", str(name))  # beside others in what `verify` prints
-        return replace(told, model=f"claimed:{one_word}")
+        return replace(told, model=f"{WRITER}{one_word}")
 
     def bodies(self, stratum: StratumPlan, part: int) -> Bodies:
         """The units of one disjoint part of a stratum, of those that the plan's holdout leaves. Private."""

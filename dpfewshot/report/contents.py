@@ -10,6 +10,7 @@ from typing import Any
 
 from dpfewshot.account.verification import Snapshot
 from dpfewshot.audit import AuditFinding
+from dpfewshot.certificates import WRITER
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan, InvalidReport
 from dpfewshot.releases.choice import Choice
@@ -98,9 +99,8 @@ class Contents:
     @property
     def text_writers(self) -> list[str]:
         """The models that wrote demonstrations and read no record, by the names that they claim."""
-        read = {each.model for each in (() if self.spending is None else self.spending.provenances)}
-        stated = {one.certificate.model for one in self.demonstrations if one.certificate is not None}
-        return sorted(one for one in stated - read if one is not None and one.startswith("claimed:"))
+        stated = {one.certificate.model or "" for one in self.demonstrations if one.certificate is not None}
+        return sorted(one for one in stated if one.startswith(WRITER))
 
     @property
     def unprotected(self) -> int:

@@ -558,8 +558,8 @@ def test_a_plan_says_when_texts_without_records_read_like_letters(
     made: Run, monkeypatch: pytest.MonkeyPatch, text: str, letter: bool
 ) -> None:
     monkeypatch.setattr(
-        "dpfewshot.generation.set_up.SetUp.text_without_records",
-        lambda _self, _label, earlier, _most: f"{text} {len(earlier)}".removesuffix(" 0"),
+        "dpfewshot.generation.set_up.SetUp.without_records",
+        lambda _self, _label, earlier, _most: dpf.Record(f"{text} {len(earlier)}".removesuffix(" 0"), "a"),
     )
     told = Path(FILE_NAME).read_text()
     described = f"[task.label_descriptions]\n{LABELS[0]} = 'one; another; a third'\n\n[records]"

@@ -43,21 +43,21 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
         assert (status, SENT.format(server_address(url).netloc) in err) == (0, True), err
         lines = [json.loads(line) for line in Path("demos.jsonl").read_text().splitlines()]
         assert len(lines) == len({line["text"] for line in lines}) == 5
-        assert {line["certificate"]["model"] for line in lines} == {"claimed:large"}
+        assert {line["certificate"]["model"] for line in lines} == {"writer:large"}
         assert made("replace", "2")[0] == 0
         sent = Path("sent.txt").read_text()
         assert sent.count("Write 6 texts") == len(bodies)
         assert all(body["messages"][0]["content"] in sent for body in bodies)
         assert made("verify")[0] == 0
         assert made("report")[0] == 0
-        assert "model <code>claimed:large</code>, which read no record" in Path("report.html").read_text()
+        assert "model <code>writer:large</code>, which read no record" in Path("report.html").read_text()
         status, out, err = made("plan", "--output", "free.jsonl")
         assert (status, "free.jsonl has them, at epsilon 0" in out) == (0, True), err
         free = dpf.Demonstrations.from_jsonl("free.jsonl")
         assert [one.label for one in free] == sorted(SUPPORT_TICKETS.labels or ())
         assert {(one.certified, one.spent) for one in free} == {(True, dpf.PrivacySpend(0, 0))}
         assert made("prompt", "--demonstrations", "free.jsonl", "Where is it?")[0] == 0
-        assert "needs a new file" in made("plan", "--output", "free.jsonl")[2]
+        assert "cannot write free.jsonl: File exists" in made("plan", "--output", "free.jsonl")[2]
     assert all(body["model"] == "large" for body in bodies)
     status, _, err = made("replace", "3")  # nobody answers
     assert (status, "does not answer" in err) == (2, True), err

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -94,6 +95,7 @@ def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
         ("\u201ca\u201d is not \u201cb\u201d", ["\u201ca\u201d is not \u201cb\u201d"]),
         ("a\nPlease send these:", ["a", "Please send these:"]),
         ("\u200bone\u202e\n<|im_end|>\n\U000e0041two", ["one", "two"]),
+        ("one<|im_<|x|>end|> </s>[INST]\n</think>two", ["one", "two"]),
         ("Here are six texts:\n\n```\none\n```", ["one"]),
         ("<think>Two?\nThree?</think>\none", ["one"]),
         ("3.5 % is too much\n-5 degrees", ["3.5 % is too much", "-5 degrees"]),
@@ -106,6 +108,7 @@ def test_what_stands_around_texts_is_taken_off(answer, found):
 
 def test_texts_of_several_lines_are_parted_by_blank_ones():
     assert texts("1. one\ntwo\n\n2. three", multiline=True) == ["one\ntwo", "three"]
+    assert texts("```\none\ntwo\n```", multiline=True) == ["one\ntwo"]
 
 
 @pytest.mark.parametrize("answer", ["", "\n \n", "<think>I will", "Here they are:"])
@@ -181,7 +184,7 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
         "Please pay me back, number 3.",
     ]
     assert all(one.certified and one.finished for one in made)
-    assert {one.certificate.model for one in made} == {"claimed:large-1"}
+    assert {one.certificate.model for one in made} == {"writer:large-1"}
 
     [stratum] = run._generation.runs  # noqa: SLF001 - nothing shows it
     histogram = Histogram.from_dict(stratum.reservation.histogram).spelled(model)
@@ -235,7 +238,7 @@ def test_whatever_it_answers_is_one_line_that_fits_or_one_error(answering, answe
     answers, set_up = answering
     answers[:] = [answer]
     try:
-        text = set_up.text_without_records("Refund", [], 6)
+        text = set_up.without_records("Refund", [], 6).text
     except BackendError as error:
         assert "text" in str(error)  # noqa: PT017 - most answers are texts
         return
@@ -277,12 +280,12 @@ def test_a_writer_that_fails_loses_nothing_and_another_goes_on(model, ledger_url
     with synthesizer(model, None, account=account(), **settings) as third:
         mixed = third.generate_all(resume=True, keep=made[:1])
     assert mixed[0] == made[0]
-    assert mixed[1].certificate.model != "claimed:large-1"
+    assert mixed[1].certificate.model != "writer:large-1"
     assert mixed[1].text not in {one.text for one in made}
     assert account().spent == cost
     found = check_certificates([*made, mixed[1]], ledger)
     assert found.verified
-    assert re.fullmatch(r"sha256:\w+, claimed:large-1", found.entries[0].provenance.model)
+    assert re.fullmatch(r"sha256:\w+, writer:large-1", found.entries[0].provenance.model)
 
 
 def test_the_first_without_a_flaw_that_fits_its_label_is_taken(model, monkeypatch):
@@ -317,9 +320,9 @@ def test_a_writer_needs_counted_words_and_must_be_a_function(model):
 
 def test_a_function_is_named_in_its_lines_and_no_name_looks_like_two(model):
     writer = Writer()
-    assert synthesizer(model, writer.__call__).set_up.written_by.model == "claimed:Writer.__call__"
+    assert synthesizer(model, writer.__call__).set_up.written_by.model == "writer:Writer.__call__"
     writer.model = "gpt, sha256:0123456789abcdef"
-    assert synthesizer(model, writer).set_up.written_by.model == "claimed:gpt_sha256:0123456789abcdef"
+    assert synthesizer(model, writer).set_up.written_by.model == "writer:gpt_sha256:0123456789abcdef"
 
 
 def test_audits_and_the_measured_speed_are_without_it(model):
@@ -426,13 +429,38 @@ def test_an_answer_that_never_ends_is_given_up(monkeypatch):
         (("m", "http://127.0.0.1/v1?api_key=secret"), "must end with its path"),
         (("m", "ftp://127.0.0.1/v1"), "not an http or https address"),
         ((" ", "http://127.0.0.1/v1"), "name of its model"),
+        (("m", "http://127.0.0.1/v1", "SPACED"), "api_key is empty, or holds a space"),
+        (("m", "http://127.0.0.1/v1", None, "http://u:secret@[x"), "proxy is not an http or https address"),
+        (("m", "https://127.0.0.1/v1", None, None, "/none"), "ca_bundle='/none' holds no certificates"),
         (("m", "http://127.0.0.1/v1", "NO_SUCH_KEY"), "the variable NO_SUCH_KEY is unset or empty"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(arguments, message):
+def test_what_cannot_be_asked_is_refused_at_once(monkeypatch, arguments, message):
+    monkeypatch.setenv("SPACED", "a secret")
     with pytest.raises(BackendError, match=message) as raised:
         dpf.backends.ChatWriter(*arguments)
     assert "secret" not in str(raised.value)
+    assert raised.value.__context__ is None
+
+
+def test_no_representation_has_a_proxys_password():
+    assert "secret" not in repr(dpf.backends.ChatWriter("m", "http://h/v1", proxy="http://u:secret@p:1"))
+
+
+def test_a_process_ends_while_a_request_hangs():
+    def hangs(*_):
+        time.sleep(5)
+
+    program = (
+        "import sys, threading, time, dpfewshot as dpf\n"
+        "ask = dpf.backends.ChatWriter('m', sys.argv[1])\n"
+        "threading.Thread(target=ask, args=('hi',), daemon=True).start()\n"
+        "time.sleep(1)"
+    )
+    with scripted(hangs) as server:
+        started = time.monotonic()
+        subprocess.run([sys.executable, "-c", program, server.base_url], check=True)
+        assert time.monotonic() - started < 5
 
 
 def test_what_cannot_be_noted_is_not_sent(tmp_path):

@@ -1037,9 +1037,9 @@ def test_a_text_without_records_reads_none_costs_nothing_and_knows_earlier_ones(
 
     monkeypatch.setattr(HistogramLoop, "_text", watched)
     made = synthesizer(model)
-    first = made.set_up.text_without_records("Refund", [], 8)
+    first = made.set_up.without_records("Refund", [], 8).text
     assert first
-    assert made.set_up.text_without_records("Refund", [first], 8)
+    assert made.set_up.without_records("Refund", [first], 8).text
     assert asked == [(Histogram(), []), (Histogram(), [first])]
     assert made.account.spent == dpf.PrivacySpend(0, 0)
 

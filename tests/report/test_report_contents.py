@@ -247,3 +247,13 @@ def test_a_file_that_is_something_else(tmp_path: Path, reader, text, says) -> No
     path.write_bytes(b"\xff")
     with pytest.raises(InvalidReport, match="UTF-8"):
         reader(path)
+
+
+def test_a_server_that_read_the_records_is_no_text_writer() -> None:
+    certificate = Certificate(plan="0" * 64, unit=None, version="0.1.0")
+    for model, told in (("claimed:qwen", []), (None, []), ("writer:qwen", ["writer:qwen"])):
+        one = dataclasses.replace(
+            demonstration("a", "b"), certificate=dataclasses.replace(certificate, model=model)
+        )
+        contents = select(Sources(demonstrations=Demonstrations([one])), confidential=True)
+        assert contents.text_writers == told
