@@ -23,11 +23,16 @@ ASKED: Final = 6
 _FIRSTS, _WORDS, _EARLIER = 12, 40, 20
 """The most first words, words and earlier texts that it is told."""
 
+_THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""What a reasoning model may say before its answer."""
+
 _ASIDE: Final = re.compile(
-    r"<think>.*?(?:</think>|\Z)|</think>|<[|\uff5c][^<>\n]{0,40}[|\uff5c]>|</?s>|\[/?INST\]|^```[^\n]*",
-    re.DOTALL | re.MULTILINE,
+    r"</think>|<[|\uff5c][^<>\n]{0,40}[|\uff5c]>|</?s>|\[/?INST\]|^```[^\n]*", re.MULTILINE
 )
-"""What a reasoning model may say before its answer, how chat models mark turns, and fences."""
+"""How chat models mark turns, and fences."""
+
+_LONGEST: Final = 20_000
+"""The characters of an answer that are read."""
 
 _KEPT: Final = "\n\u200c\u200d"
 """What is kept of what cannot be seen: line breaks, and what joins letters or parts them."""
@@ -115,7 +120,7 @@ class Brief:
         raise BackendError("the text writer wrote no text", retryable=True)
 
     def _texts_in(self, answer: str) -> list[str]:
-        said, times = answer, 1
+        said, times = _THOUGHTS.sub("", answer)[:_LONGEST], 1
         while times:  # what is left may make another mark
             said, times = _ASIDE.subn("", said)
         shown = "".join(one if one.isprintable() or one in _KEPT else " " for one in said)

@@ -111,6 +111,12 @@ def test_texts_of_several_lines_are_parted_by_blank_ones():
     assert texts("```\none\ntwo\n```", multiline=True) == ["one\ntwo"]
 
 
+def test_an_answer_made_to_be_slow_is_cut():
+    started = time.process_time()
+    assert texts("<think>" + "no " * 10**5 + "</think>one\n" + "<|" * 10**6 + "x" + "|>" * 10**6)[0] == "one"
+    assert time.process_time() - started < 10
+
+
 @pytest.mark.parametrize("answer", ["", "\n \n", "<think>I will", "Here they are:"])
 def test_an_answer_without_a_text_is_an_error_and_may_be_asked_for_again(answer):
     with pytest.raises(BackendError, match="wrote no text") as raised:
