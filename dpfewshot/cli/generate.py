@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
 
-_STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, and loses it\n"
+_STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, {}\n"
 
 
 @click.command()
@@ -259,10 +259,11 @@ def _release(
     tell(f"{verb} {counted(planned, 'demonstration')}")
     if not sys.stderr.isatty():
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
-    released, between = 0, False
+    released, between, counts = 0, False, synthesizer.set_up.mechanism.draws_once
+    notice = _STOPPING.format("and --resume writes it" if counts else "and loses it")
 
     # workers have several texts in progress
-    with _interrupted_after_a_text("" if work else _STOPPING) as interrupted:
+    with _interrupted_after_a_text("" if work else notice) as interrupted:
 
         def on_demonstration(one: Demonstration) -> None:
             nonlocal released, between
@@ -282,7 +283,7 @@ def _release(
             )
         except KeyboardInterrupt:
             again = f"--resume {resume}" if isinstance(resume, str) else "--resume"
-            told = _interrupted(synthesizer.account, again, between=between)
+            told = _interrupted(synthesizer.account, again, between=between, counts=counts)
             raise click.Abort(f"interrupted: {lines.holding(released, planned)}. {told}") from None
     most = synthesizer.plan.settings.max_tokens
     cut = [one.label for one in demonstrations if not one.finished and one.token_count < most]
@@ -338,11 +339,15 @@ def _settings_of(run: Mapping[str, Any]) -> str:
     )
 
 
-def _interrupted(account: Account | None, again: str, *, between: bool) -> str:
-    """What is spent after Ctrl-C, and how to resume; `between` two texts nothing is lost."""
+def _interrupted(account: Account | None, again: str, *, between: bool, counts: bool) -> str:
+    """What is spent after Ctrl-C, and how to resume; `between` two texts nothing is lost.
+
+    Nor is it once words are counted: counting them takes a moment, writing from them most of the time.
+    """
     if account is None or not account.durable:
         return "This run cannot be resumed, and its budget is gone; --ledger keeps both"
     others = "the others, within what is reserved"
     if not between:
-        others = "the others; the text that was being written lost its draw: it may end early or be missing"
+        lost = "the text that was being written lost its draw: it may end early or be missing"
+        others = f"the others; {'a label whose words were just being counted has none' if counts else lost}"
     return f"The same command with {again} makes {others}; labels that have not begun reserve theirs then"

@@ -394,6 +394,25 @@ def test_a_run_resumes_from_its_histogram_without_another_draw(model, ledger_url
     assert account().spent == one.spent
 
 
+def test_an_interruption_after_the_count_loses_no_text(model, ledger_url, monkeypatch):
+    dpf.BudgetLedger.open(ledger_url).create("tickets", dpf.PrivacyBudget(4, 1e-5))
+
+    def run():
+        return synthesizer(model, shots_per_label=2, account=dpf.open_account(ledger_url, "tickets"))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, run() as first:
+        patched.setattr(HistogramLoop, "_best", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.generate_all()
+    spent = dpf.open_account(ledger_url, "tickets").spent
+    with run() as second:
+        assert len(second.generate_all(resume=True)) == 2
+    assert dpf.open_account(ledger_url, "tickets").spent == spent != dpf.PrivacySpend(0, 0)
+
+
 def test_texts_are_replaced_and_added_from_the_same_histogram_at_no_cost(model, ledger_url):
     dpf.BudgetLedger.open(ledger_url).create("tickets", dpf.PrivacyBudget(4, 1e-5))
 
