@@ -260,7 +260,8 @@ def _release(
     if not sys.stderr.isatty():
         tell("a line follows when a text is done, the first one after a minute or more with a real model")
     released, between, counts = 0, False, synthesizer.set_up.mechanism.draws_once
-    notice = _STOPPING.format("and --resume writes it" if counts else "and loses it")
+    resumes = counts and synthesizer.account is not None and synthesizer.account.durable
+    notice = _STOPPING.format("and --resume writes it" if resumes else "and loses it")
 
     # workers have several texts in progress
     with _interrupted_after_a_text("" if work else notice) as interrupted:
