@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -46,27 +46,20 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
-_WHOM: Final = (
-    "Column that says whose record it is, such as a customer or patient (not a ticket number), or "
-    f"{NONE}, which protects each record alone"
-)
+_WHOM: Final = f"Column of the customer, patient or other person; {NONE} protects each record alone"
 
 _FROM_NO_RECORD: Final = (
-    "Your next answers become part of every prompt, so they are public. Say what you know of such texts in "
-    "general, now and when you change it: what you take from single records is not protected"
+    "Your next answers are public, too. Say what you know in general: what you take from single records is "
+    "not protected"
 )
 
-_SUBJECTS: Final = (
-    "List some typical situations, as somebody would say who writes of one, separated by semicolons: "
-    '"losing a key; ordering an extra key; repairing a lock". A thing alone, as "an extra key", is taken for '
-    "what the writer has. Text 1 is about the first, text 2 about the second, and so on. Prompts "
-    "explain the label by the whole list"
+_SITUATIONS: Final = (
+    "What do people write about? For each label, name typical situations, as they would: "
+    '"losing a key; ordering an extra key; repairing a lock". Each text takes one. Enter skips a label'
 )
 
-_HOW_MANY: Final = "How many texts of each label? More take only time, and let you delete the bad ones"
-
-_SHOTS, _SHOTS_ASKED = 2, 4
-"""Texts of each label, and as proposed to somebody, who may delete those that are no good."""
+_SHOTS: Final = 2
+"""Texts of each label, unless more situations are described."""
 
 ENOUGH: Final[Mapping[float, int]] = {1: 106, 2: 57, 4: 31}
 """By ε, the units of a label from which `plan` does not warn that its texts say little of them."""
@@ -81,7 +74,7 @@ _FEW_UNITS: Final = 10
 """Units for each label below which their column hardly says whose a record is."""
 
 _FEW_LABELS: Final = 12
-"""The most labels that are described unless somebody declines: texts of described ones read better."""
+"""The most labels that are all asked about: texts of described ones read better."""
 
 _NO_WRITER: Final = frozenset({"account", "policy", "record"})
 """Units that send no message."""
@@ -172,7 +165,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
       dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" \\
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
-    from dpfewshot.planning.plan import believed
     from dpfewshot.records import read_records
     from dpfewshot.records.reading import columns_of_file
 
@@ -189,7 +181,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     unit = None if given["unit"] == NONE else given["unit"]
     records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
     labels = _labels(file, given, records, confirmed=not yes)
-    question = f"{_public(labels)}\nMay everybody know these names? The texts stay private"
+    question = f"{_public(labels)}\nMay everybody know these names?"
     if not yes and not click.confirm(question, default=None, err=True):
         raise InvalidRecords(
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
@@ -199,29 +191,16 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
     sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends to support"
-    _describe_texts(given, sent, partial(_made_up, records), yes=yes)
+    given["example"] = _made_up(records, given["example"] or "")
+    _describe_texts(given, sent, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
-    given["shots"] = (
-        _SHOTS if yes else click.prompt(_HOW_MANY, _SHOTS_ASKED, type=click.IntRange(1), err=True)
-    )
     meanings = _described(labels, yes=yes)
-    sizes = [] if yes else _sizes(labels, records)
-    if sizes:
-        takes = ", ".join(f"{needed} at epsilon {epsilon}" for epsilon, needed in ENOUGH.items())
-        has = f"Labels have {_span(sizes)} {plural(noun)} each. Texts that reflect them need {takes}"
-        click.echo(has, err=True)
-    odds = ", ".join(f"{percent_text(believed(0.5, each))} (at {each})" for each in ENOUGH)
-    question = (
-        f"Epsilon limits what all texts together may tell about one {noun}; a smaller one protects more. "
-        f"Somebody 50 % sure that a given {noun} is in the data becomes at most {odds} sure. If that "
-        "harms somebody, take the smaller one"
-    )
-    _answer(given, "epsilon", question, 2.0, _above_zero, yes=yes)
-    given["holdout"] = HOLDOUT if yes else _asked_holdout(sizes, plural(noun), given["epsilon"])
+    given["shots"] = max([_SHOTS, *(1 + meaning.count(";") for meaning in meanings.values())])
+    sizes = _sizes(labels, records)
+    _answer(given, "epsilon", _how_private(sizes, noun), 2.0, _above_zero, yes=yes)
+    given["holdout"] = HOLDOUT if _enough(math.floor((1 - HOLDOUT) * sizes[0]), given["epsilon"]) else 0
     better = recommended()
-    question = (
-        f"Model: a GGUF file, {better or RECOMMENDED} (fetched if you agree) or {PACKAGED} (for a trial)"
-    )
+    question = f"Model: {better or RECOMMENDED}, {PACKAGED} (for a trial) or a GGUF file"
     _answer(given, "model", question, better or PACKAGED, _known_model, yes=yes)
     content = _content(file, labels, given, meanings)
     project = parsed(Path(FILE_NAME), content).project
@@ -238,6 +217,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     is_there = _fetched(given["model"], yes=yes)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
+        *([_public(labels)] if yes else ()),
         *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}",
@@ -258,7 +238,6 @@ def _in_words(project: Project) -> Iterator[str]:
             f"labels alone, so a label may have fewer {plural(noun)} than rows"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
-    yield _public(task.labels or ())
     yield f"the model is told: {task.instruction}"
     sure, unlikely = (percent_text(believed(prior, epsilon)) for prior in (0.5, 0.01))
     yield (
@@ -307,7 +286,9 @@ def _answer(
 ) -> None:
     """Ask for what no option gives, or take the default."""
     if given[option] is None:
-        given[option] = default if yes else click.prompt(question, default, type=kind, err=True)
+        given[option] = (
+            default if yes else click.prompt(question, default, type=kind, show_choices=False, err=True)
+        )
 
 
 def _sizes(labels: Iterable[str], records: Records) -> list[int]:
@@ -319,51 +300,44 @@ def _sizes(labels: Iterable[str], records: Records) -> list[int]:
     return [min(sizes), max(sizes)]
 
 
-def _span(sizes: Sequence[int]) -> str:
-    return " to ".join(map(str, dict.fromkeys(sizes)))
+def _how_private(sizes: Sequence[int], noun: str) -> str:
+    """The question for epsilon, with what its usual values protect and take."""
+    from dpfewshot.planning.plan import believed
 
-
-def _asked_holdout(sizes: Sequence[int], units: str, epsilon: float) -> float:
-    """The share of units that write nothing."""
-    left = [math.floor((1 - HOLDOUT) * size) for size in sizes]
-    needed = ENOUGH.get(epsilon, 1)
-    few = f", fewer than the {needed} that it takes, so no is better" * (left[0] < needed)
-    question = (
-        f"Keep {percent_text(HOLDOUT)} of the {units} for `dpfewshot choose`, to test later whether the "
-        f"texts help? That leaves about {_span(left)} to a label to write from{few}. If none are kept, the "
-        "test costs as much budget again"
+    people, span = plural(noun), " to ".join(map(str, dict.fromkeys(sizes)))
+    usual = (
+        f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; for good texts, a label "
+        f"needs {needed} {people}\n"
+        for epsilon, needed in ENOUGH.items()
     )
-    return HOLDOUT if click.confirm(question, default=None, err=True) else 0  # the file tells of no count
+    return (
+        f"Epsilon limits what all texts together tell of one {noun}. Somebody 50 % sure that a given {noun} "
+        f"is in the data becomes\n{''.join(usual)}Your labels have {span} {people}. Take 1 if such "
+        "knowledge would harm somebody\nEpsilon"
+    )
+
+
+def _enough(units: int, epsilon: float) -> bool:
+    """Whether a label with that many units has texts that reflect it, as far as `ENOUGH` tells."""
+    return any(units >= needed for known, needed in ENOUGH.items() if known <= epsilon)
 
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = (
-        "How many words may new texts have at most? About as many as most such texts have. The number "
-        "proposed does not come from your records"
-    )
+    question = "Words of a text, at most: as many as most such texts have (15 is a guess)"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 
 
-def _describe_texts(given: dict[str, Any], sent: str, made_up: Callable[[str], str], *, yes: bool) -> None:
-    """Ask what a text is, and for an example; `made_up` refuses one that has the words of a record."""
+def _describe_texts(given: dict[str, Any], sent: str, *, yes: bool) -> None:
+    """Ask what a text is."""
     if not yes:
         click.echo(_FROM_NO_RECORD, err=True)
     question = (
-        "What kind of text is it, who writes it and to whom, and what parts does it have, if all have the "
-        f'same? Such as "{sent}" or "a news item: a headline and a sentence". Say it in full: of a bare '
-        '"message" the model may make a letter, of a "ticket" a form'
+        f'What is a text: its kind, writer, reader, and parts if all have them? Such as "{sent}" or '
+        '"a news item: a headline and a sentence"'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
-    question = (
-        "Optional: type one invented text in the same style, of 20 words or fewer, about no real person and "
-        "on none of these labels. Skip it (Enter) if unsure: the model may copy more than the style"
-    )
-    asks = given["example"] is None and not yes
-    given["example"] = made_up(given["example"] or "")
-    if asks:
-        given["example"] = click.prompt(question, "", value_proc=made_up, show_default=False, err=True)
 
 
 def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
@@ -373,14 +347,12 @@ def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
         if asked:
             warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
         return {}
-    question = "Describe the labels in a few words, so that the model knows what they are about?"
-    if click.confirm(question, default=len(labels) <= _FEW_LABELS, err=True):
+    if len(labels) <= _FEW_LABELS:
         asked = list(labels)
     if asked:
-        click.echo(_SUBJECTS, err=True)
-    question = 'What is "{}" about? (Enter to skip)'
+        click.echo(_SITUATIONS, err=True)
     ask = partial(click.prompt, value_proc=_printable, show_default=False, err=True)
-    meanings = {one: ask(question.format(one), "") for one in asked}
+    meanings = {one: ask(f"  {on_one_line(one)}", "") for one in asked}
     return {label: meaning for label, meaning in meanings.items() if meaning}
 
 
@@ -436,7 +408,7 @@ def _printable(words: str) -> str:
 
 
 def _made_up(records: Records, example: str) -> str:
-    """Refuse an example with the words of a record; it is asked for again."""
+    """Refuse an example with the words of a record."""
     from dpfewshot.audit.leak import copies
 
     if example and copies(example, records):

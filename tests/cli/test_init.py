@@ -300,46 +300,39 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
 
 
 @pytest.mark.usefixtures("small_packaged")
-@pytest.mark.parametrize(("answer", "kept"), [("y", 0.2), ("n", 0)])
-def test_an_example_is_asked_for_and_whether_records_are_kept_beside_their_numbers(
-    command: Run, answers: Callable[[str], None], answer: str, kept: float
+@pytest.mark.parametrize(("epsilon", "kept"), [("1.5", 0.2), ("1", 0.2), ("0.9", 0)])
+def test_records_are_kept_to_test_on_where_enough_are_left_to_write_from(
+    command: Run, answers: Callable[[str], None], epsilon: str, kept: float
 ) -> None:
-    """Enter alone decides nothing, so the file tells nothing of the records."""
-    copied = support_tickets()[3].text
-    answers(f"\n\n\ny\n{PHRASE}\n{copied}\n{EXAMPLE}\n\n3\nn\n1.5\n\n{answer}\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\n{epsilon}\npackaged\n")
     status, out, err = command("init", "tickets.csv")
-    assert (err.count("has the words of a record"), dpf.load().task.example) == (1, EXAMPLE)
-    assert (status, dpf.load().project.holdout, dpf.load().project.settings.shots) == (0, kept, 3)
+    assert (status, dpf.load().project.holdout) == (0, kept)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
-    assert f"Labels have {size} customers each. Texts that reflect" in err
-    assert "need 106 at epsilon 1, 57 at epsilon 2, 31 at epsilon 4\n" in err
+    assert f"\nYour labels have {size} customers. Take 1" in err
+    assert "\n  epsilon 2: at most 88.1 % sure; for good texts, a label needs 57 customers\n" in err
     told = "20 % of the customers are kept" if kept else "no customer is kept"
     assert told in out
 
 
+@pytest.mark.parametrize(("customers", "kept"), [(71, 0), (72, 0.2)])
+def test_small_labels_write_from_all_records(command: Run, customers: int, kept: float) -> None:
+    """At epsilon = 2, 57 are enough: four fifths of 72."""
+    few = "".join(f"text {n},{('Refund', 'Delivery')[n % 2]},c{n}\n" for n in range(2 * customers))
+    Path("few.csv").write_text(f"body,topic,customer_id\n{few}")
+    assert command("init", "few.csv", "--yes", *DESCRIBED)[0] == 0
+    assert dpf.load().project.holdout == kept
+
+
 @pytest.mark.parametrize(
-    ("sizes", "told"),
-    [((3, 3), ("3", "2")), ((5, 2), ("2 to 5", "1 to 4")), ((10, 4, 11), ("4 to 11", "3 to 8"))],
+    ("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((10, 4, 11), "4 to 11")]
 )
 def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
-    answers: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-    sizes: tuple[int, ...],
-    told: tuple[str, str],
+    sizes: tuple[int, ...], told: str
 ) -> None:
-    answers("n\nn\n\ny\n")
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
     assert init._sizes(["label 0", "label 9"], records) == [0, sizes[0]]  # noqa: SLF001
     sizes = init._sizes({one.label for one in records}, records)  # noqa: SLF001 - a file for each would say no more
-    assert init._span(sizes) == told[0]  # noqa: SLF001
-    for epsilon, few in (
-        (2.0, ", fewer than the 57 that it takes, so no is better"),
-        (3.0, ""),
-    ):
-        assert init._asked_holdout(sizes, "records", epsilon) == 0  # noqa: SLF001
-        assert f"about {told[1]} to a label to write from{few}. If none" in capsys.readouterr().err
-    assert init._asked_holdout([0, 9], "records", 3.0) == HOLDOUT  # noqa: SLF001 - Enter alone decides nothing
-    assert "about 0 to 7 to a label to write from, fewer than the 1 that it takes" in capsys.readouterr().err
+    assert f"Your labels have {told} records." in init._how_private(sizes, "record")  # noqa: SLF001
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -408,46 +401,54 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
     answers(
-        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n\n0\n30\n\nn\n0\nmuch\nnan\ninf\n1.5\ny\ngemma\nmodel.gguf\n"
+        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n\n\n\n\n\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n"
     )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
-    assert err.count("Epsilon limits what all texts together may tell about one whose; a smaller") == 5
+    assert err.count("Epsilon limits what all texts together tell of one whose.") == 5
     assert err.count("epsilon is a number above 0") == 4
     assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
-    assert "Column of the label (desk, whose) [desk]" in err
+    assert "Column of the label [desk]" in err
     assert "'nowhere' is not one of" in err
     assert "all records of one whose are protected together" in out
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
-    assert "4 texts of at most about 30 words for each label" in out
+    assert "2 texts of at most about 30 words for each label" in out
     assert "0 is not in the range 1<=x<=1000" in err
 
 
-def test_what_abbreviations_mean_is_asked_for(command: Run, answers: Callable[[str], None]) -> None:
-    tickets = Path("tickets.csv")
-    tickets.write_text(tickets.read_text().replace(",Refund,", ",RFND,").replace(",Delivery,", ",2,"))
-    answers(f'\n\n\ny\n{PHRASE}\n\n\n\nn\na parcel that is "late"\n\n1.5\nn\npackaged\n')
+@pytest.mark.parametrize(
+    ("described", "shots"), [("", 2), ("to pay less", 2), ("paying less; paying late; paying twice", 3)]
+)
+def test_what_labels_are_about_is_asked_for(
+    command: Run, answers: Callable[[str], None], described: str, shots: int
+) -> None:
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n{described}\n\n\n\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
-    assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 2)
-    assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
-    assert dpf.load().project.holdout == 0
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\nto pay less\n\n\n1.5\n\ny\npackaged\n")
-    status, out, err = command("init", "tickets.csv", "--force")
-    assert (status, len(re.findall(r'What is "\w+" about', err))) == (0, 5)
+    assert (status, re.findall(r"  (\w+): ", err)) == (0, list(LABELS))
     assert err.count("what you take from single records is not protected") == 1
-    assert dpf.load().task.label_descriptions == {"Billing": "to pay less"}
-    assert dpf.load().project.holdout == 0.2
-    assert "20 % of the customers are kept for `dpfewshot choose`, which tests whether" in out
-    assert command("init", "tickets.csv", "--yes", "--force", *DESCRIBED)[0] == 0
-    assert dpf.load().task.label_descriptions is None
+    project = dpf.load()
+    assert project.task.label_descriptions == ({"Billing": described} if described else None)
+    assert project.project.settings.shots == shots
+
+
+def test_of_many_labels_those_that_say_nothing_are_asked_about(
+    command: Run, answers: Callable[[str], None]
+) -> None:
+    labels = ["RFND", "2", *(f"topic {n}" for n in range(11))]
+    rows = [f"text {n},{labels[n % len(labels)]}\n" for n in range(130)]
+    Path("many.csv").write_text(f"body,topic\n{''.join(rows)}")
+    answers(f'\n\nnone\ny\n{PHRASE}\n\na parcel that is "late"\n\n1.5\npackaged\n')
+    status, _, err = command("init", "many.csv")
+    assert (status, re.findall(r"  (\w+): ", err)) == (0, ["2", "RFND"])
+    assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
 
 
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\nn\n1.5\ny\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\n\n\n\n1.5\npackaged\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -458,9 +459,9 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\nn\n1.5\ny\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n")
     status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("Column that says whose record it is")) == (0, 3)
+    assert (status, err.count("Column of the customer, patient")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
 
 
@@ -490,7 +491,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\nn\n\ny\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n\n\n\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
