@@ -24,12 +24,14 @@ from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloa
 from dpfewshot.cli.printing import json_option, warn
 from dpfewshot.cli.project import HOLDOUT, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
-from dpfewshot.errors import DPFewShotError, InvalidRecords, LedgerError
+from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Records, counted, on_one_line, percent_text, plural, unit_noun
 
 NONE, PACKAGED = "none", "packaged"
 """The answers for no column of a unit, and for the model in the package."""
+
+_WRITER_KEYS: Final = ("text_writer", "text_writer_url", "text_writer_key_env")
 
 _MOST_WORDS: Final = 1000
 """The most words of a text: no model that runs here writes more of use."""
@@ -56,6 +58,11 @@ _FROM_NO_RECORD: Final = (
 _SITUATIONS: Final = (
     "What do people write about? For each label, name typical situations, as they would: "
     '"losing a key; ordering an extra key; repairing a lock". Each text takes one. Enter skips a label'
+)
+
+_WRITER: Final = (
+    "Optional: a larger model, yours or hosted, writes better texts. It is sent noisy counts of words, and "
+    "no record. Address of its server, such as https://api.openai.com/v1 (Enter: none)"
 )
 
 _SHOTS: Final = 2
@@ -119,8 +126,9 @@ create = true  # the first generate creates the account, with the budget above
 
 [model]  # on this machine: reads the records and writes the texts
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
-# text_writer = "NAME"  # a larger model that writes them, from noisy counts alone: docs/how-to/text-writer.md
-# text_writer_url = "http://localhost:8000/v1"  # its server, yours or hosted
+{text_writer}  # a larger model that writes them, from noisy counts alone: docs/how-to/text-writer.md
+{text_writer_url}  # its server, yours or hosted
+{text_writer_key_env}  # the environment variable that holds its key
 
 [settings]  # of a plan
 shots = {shots}  # demonstrations of each label; more take longer, and cost no more
@@ -202,6 +210,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     better = recommended()
     question = f"Model: {better or RECOMMENDED}, {PACKAGED} (for a trial) or a GGUF file"
     _answer(given, "model", question, better or PACKAGED, _known_model, yes=yes)
+    given |= dict.fromkeys(_WRITER_KEYS, "") if yes else _asked_writer()
     content = _content(file, labels, given, meanings)
     project = parsed(Path(FILE_NAME), content).project
     if given["texts_are"] is None:
@@ -220,7 +229,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         *([_public(labels)] if yes else ()),
         *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
-        f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}",
+        _who_writes(given),
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         click.echo(on_one_line(line))
@@ -255,6 +264,12 @@ def _in_words(project: Project) -> Iterator[str]:
     if not project.holdout:
         kept = f"no {noun} is kept for `dpfewshot choose`, so it would cost as much budget again to test"
     yield f"{kept} whether the texts help; {FILE_NAME} can change that"
+
+
+def _who_writes(given: Mapping[str, Any]) -> str:
+    if writer := given["text_writer"]:
+        return f"{writer} at {given['text_writer_url']} writes the texts, and is sent no record"
+    return f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}"
 
 
 def _warn_of_units(
@@ -327,6 +342,17 @@ def _asked_length() -> int:
     question = "Words of a text, at most: as many as most such texts have (15 is a guess)"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
+
+
+def _asked_writer() -> dict[str, str]:
+    """The larger model that writes the texts, by `_WRITER_KEYS`: without words if there is none."""
+    ask = partial(click.prompt, show_default=False, err=True)
+    url = ask(_WRITER, "", value_proc=_address)
+    name = ask("Its name there", value_proc=_printable) if url else ""
+    key = (
+        ask("Environment variable that holds its key (Enter: none)", "", value_proc=_variable) if url else ""
+    )
+    return dict(zip(_WRITER_KEYS, (name, url, key), strict=True))
 
 
 def _describe_texts(given: dict[str, Any], sent: str, *, yes: bool) -> None:
@@ -416,6 +442,27 @@ def _made_up(records: Records, example: str) -> str:
             "the example has the words of a record, and it is in every prompt: make one up"
         )
     return _printable(example)
+
+
+def _address(url: str) -> str:
+    """Refuse what is no server's address; it is asked for again."""
+    from dpfewshot.backends.servers.client import server_address
+
+    if url:
+        try:
+            server_address(url)
+        except BackendError as error:
+            raise click.UsageError(str(error)) from None
+    return url
+
+
+def _variable(name: str) -> str:
+    """Refuse what may be a key in place of its variable's name, without repeating it."""
+    if re.fullmatch(r"([A-Z_][A-Z0-9_]*)?", name):
+        return name
+    raise click.UsageError(
+        "that is no variable's name, such as OPENAI_API_KEY; the key itself stays out of the file"
+    )
 
 
 def _above_zero(epsilon: str) -> float:
@@ -525,6 +572,9 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
     optional = (
         ("unit", NONE, '"customer_id"'),
         ("model", PACKAGED, '"model.gguf"'),
+        ("text_writer", "", '"NAME"'),
+        ("text_writer_url", "", '"http://localhost:8000/v1"'),
+        ("text_writer_key_env", "", '"OPENAI_API_KEY"'),
         ("example", "", '"..."'),
         ("holdout", HOLDOUT, "0"),
     )

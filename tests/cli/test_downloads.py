@@ -252,7 +252,7 @@ def test_init_fetches_the_model_if_somebody_agrees(
     publish(asked, 1)
 
     def answered(last: str) -> tuple[str, str]:
-        monkeypatch.setattr("sys.stdin", Terminal(f"\n\ny\na message\n\n\n\n\n{NAME}\n{last}\n"))
+        monkeypatch.setattr("sys.stdin", Terminal(f"\n\ny\na message\n\n\n\n\n{NAME}\n\n{last}\n"))
         status, out, err = command(*INIT)
         assert status == 0
         return out.splitlines()[-1], err

@@ -17,7 +17,6 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import audit, init
-from dpfewshot.cli.project import HOLDOUT
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -304,7 +303,7 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
 def test_records_are_kept_to_test_on_where_enough_are_left_to_write_from(
     command: Run, answers: Callable[[str], None], epsilon: str, kept: float
 ) -> None:
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\n{epsilon}\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\n{epsilon}\npackaged\n\n")
     status, out, err = command("init", "tickets.csv")
     assert (status, dpf.load().project.holdout) == (0, kept)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
@@ -323,9 +322,7 @@ def test_small_labels_write_from_all_records(command: Run, customers: int, kept:
     assert dpf.load().project.holdout == kept
 
 
-@pytest.mark.parametrize(
-    ("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((10, 4, 11), "4 to 11")]
-)
+@pytest.mark.parametrize(("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((10, 4, 11), "4 to 11")])
 def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
     sizes: tuple[int, ...], told: str
 ) -> None:
@@ -401,7 +398,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
     answers(
-        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n\n\n\n\n\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n"
+        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n\n\n\n\n\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n\n"
     )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
@@ -424,7 +421,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
 def test_what_labels_are_about_is_asked_for(
     command: Run, answers: Callable[[str], None], described: str, shots: int
 ) -> None:
-    answers(f"\n\n\ny\n{PHRASE}\n\n\n{described}\n\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\n{PHRASE}\n\n\n{described}\n\n\n\n1.5\npackaged\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, re.findall(r"  (\w+): ", err)) == (0, list(LABELS))
     assert err.count("what you take from single records is not protected") == 1
@@ -433,13 +430,28 @@ def test_what_labels_are_about_is_asked_for(
     assert project.project.settings.shots == shots
 
 
+def test_a_larger_model_is_asked_for_and_its_key_is_not(command: Run, answers: Callable[[str], None]) -> None:
+    asked = f"\n\n\ny\n{PHRASE}\n\n\n\n\n\n\n\npackaged\nlocalhost\nhttp://me:swordfish@host/v1\nhttps://host/v1\n"
+    answers(f"{asked}\nlarge\nsk-swordfish\nswordfish\nMY_KEY\n")
+    status, out, err = command("init", "tickets.csv")
+    told = dpf.load().project
+    named = (told.text_writer, told.text_writer_url, told.text_writer_key_env)
+    assert (status, named) == (0, ("large", "https://host/v1", "MY_KEY"))
+    assert "large at https://host/v1 writes the texts, and is sent no record\n" in out
+    assert (err.count("that is no variable's name"), err.count("base_url")) == (2, 2)
+    assert "swordfish" not in out + err + Path(FILE_NAME).read_text()
+    answers(f"{asked}large\n\n")
+    assert command("init", "tickets.csv", "--force")[0] == 0
+    assert dpf.load().project.text_writer_key_env is None
+
+
 def test_of_many_labels_those_that_say_nothing_are_asked_about(
     command: Run, answers: Callable[[str], None]
 ) -> None:
     labels = ["RFND", "2", *(f"topic {n}" for n in range(11))]
     rows = [f"text {n},{labels[n % len(labels)]}\n" for n in range(130)]
     Path("many.csv").write_text(f"body,topic\n{''.join(rows)}")
-    answers(f'\n\nnone\ny\n{PHRASE}\n\na parcel that is "late"\n\n1.5\npackaged\n')
+    answers(f'\n\nnone\ny\n{PHRASE}\n\na parcel that is "late"\n\n1.5\npackaged\n\n')
     status, _, err = command("init", "many.csv")
     assert (status, re.findall(r"  (\w+): ", err)) == (0, ["2", "RFND"])
     assert dpf.load().task.label_descriptions == {"2": 'a parcel that is "late"'}
@@ -448,7 +460,7 @@ def test_of_many_labels_those_that_say_nothing_are_asked_about(
 def test_characters_that_no_file_holds_are_asked_for_again(
     command: Run, answers: Callable[[str], None]
 ) -> None:
-    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\n\n\n\n1.5\npackaged\n")
+    answers(f"\n\n\ny\na\x7fb\ncaf\udce9\n{PHRASE}\n\n\n\n\n\n\n1.5\npackaged\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("there are characters that are not printable")) == (0, 2)
     words = ("--unit", "none", "--texts-are", "a\x7fb", "--model", "packaged", "--yes", "--force")
@@ -459,7 +471,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column of the customer, patient")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
@@ -491,7 +503,7 @@ def test_without_consent_nothing_is_written(
 
 def test_a_pseudo_terminal(folder: Path) -> None:
     outside, inside = pty.openpty()
-    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n\n\n\n\n\nn\n")
+    os.write(outside, b"\n\n\n\ny\n\na message\n\n\n\n\n\n\n\n\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "dpfewshot", "init", "tickets.csv"],
         stdin=inside, capture_output=True, text=True, check=False, cwd=folder, env=environment(), timeout=60,
