@@ -8,6 +8,9 @@ CORE := $(wildcard csrc/*.p[yx]* csrc/*.h)
 # What runs on llama-cpp-python, which is compiled into a folder beside the environment; else `LlamaCpp` is prebuilt.
 COMPILED := PYTHONPATH=$(CURDIR)/.venv/llama-cpp
 
+# Containers set it. Then each of the tests' processes would compile all modules again, for two seconds or more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check fast compiled vllm bench reproduce soak models utility peers site format update clean
 
 demo: .venv/demo
