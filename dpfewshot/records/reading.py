@@ -210,6 +210,8 @@ def columns_of_file(path: str | os.PathLike[str]) -> dict[str, bool]:
                 found = values.setdefault(name, set())
                 if len(found) <= FEW:
                     found.add(value if isinstance(value, str) else None)
+        if rows == 0:
+            raise InvalidRecords("there are no records")
     return {name: None not in found and repeat(found, rows) for name, found in values.items()}
 
 

@@ -366,6 +366,12 @@ def test_a_label_columns_fault_is_said_alone(command: Run) -> None:
     assert "values that hardly repeat. They" in command(*words)[2]
 
 
+def test_a_file_without_records_is_refused_as_such(command: Run) -> None:
+    Path("tickets.csv").write_text("body,topic\n")
+    status, out, err = command("init", "tickets.csv", "--yes")
+    assert (status, out, err) == (2, "", "dpfewshot: tickets.csv: there are no records\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [("tickets.csv --set shots=2", "this command has no --set"), ("nowhere.csv", "nowhere.csv")],
