@@ -18,7 +18,7 @@ from dpfewshot.runtime.background import in_background
 from dpfewshot.tasks.layout import BLANK_LINE, on_lines, on_one_line
 
 ASKED: Final = 6
-"""Texts that a text writer is asked for, of which one is released: the first without a flaw."""
+"""Texts that a text writer is asked for at a time, of which one is released: the first without a flaw."""
 
 _FIRSTS, _WORDS, _EARLIER = 12, 40, 20
 """The most first words, words and earlier texts that it is told."""
@@ -57,6 +57,7 @@ class Brief:
         marks, lower: whether the records' sentences end with a mark; have no capital letters.
         earlier: texts that are released already.
         multiline: whether a text has line breaks, but no blank line.
+        asked: how many texts it shall write.
     """
 
     preamble: str
@@ -69,6 +70,7 @@ class Brief:
     lower: bool
     earlier: Sequence[str]
     multiline: bool
+    asked: int = ASKED
 
     def __str__(self) -> str:
         each = "with a blank line between them" if self.multiline else "each on a line of its own"
@@ -77,7 +79,7 @@ class Brief:
             length = f"About {self.words}, and at most {self.most_words},"
         lines = [
             f"{self.preamble}{self.topic}\n",
-            f"Write {ASKED} texts, as {ASKED} people would who know nothing of each other,",
+            f"Write {self.asked} texts, as {self.asked} people would who know nothing of each other,",
             f"{each}, without a number and without anything else.",
             f"{length} words each.",
         ]

@@ -1,7 +1,8 @@
 """Texts from a noisy histogram of the records' words: of several that the model writes, the likest.
 
-First the model writes texts without any record: their words are expected. Then one draw of records is charged
-and counted for all texts of a label. Everything else reads public numbers:
+First the model, and a text writer if there is one, write texts without any record: their words are expected.
+Then one draw of records is charged and counted for all texts of a label. Everything else reads public
+numbers:
 
 1. A candidate begins with one of the records' first words, or freely, and its prompt says how long it shall
    be: both are drawn by their noisy shares, as is whether it shall have a name. It ends not much sooner, and
@@ -95,6 +96,9 @@ _FEWEST: Final = 3
 
 _PREVIEWED: Final = 3
 """Candidates of a text without records: somebody waits for it, and gets it for nothing."""
+
+_FORESEEN: Final = 18
+"""Texts without records that a text writer is asked for, to know which words to expect."""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -216,9 +220,7 @@ class HistogramLoop(TokenLoop):
             return
         kept = request.reservation.histogram
         if kept is None:
-            expected = self._expected(request)  # finds a dead model, too, before anything is charged
-            if self.text_writer is not None:
-                self._candidates_of(self.text_writer, Histogram(), request)  # likewise
+            expected = self._expected(request)  # finds a dead model or writer before anything is charged
             request.units.check()
             kept = of_noisy_sum(*self.noisy_sum(request, expected), expected).as_dict()
             request.reservation.keep(kept)
@@ -250,7 +252,19 @@ class HistogramLoop(TokenLoop):
         self, writer: TextWriter, histogram: Histogram, request: PublicRequest
     ) -> tuple[list[_Candidate], _Style]:
         style = replace(self._style(histogram, request.max_tokens), named=False)  # it names as it likes
-        brief = Brief(
+        brief = self._brief(histogram, request, style)
+        texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
+        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
+        written = [
+            _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
+            for tokens in tokenized(texts[:CANDIDATES], self.backend)
+        ]
+        if kept := [one for one in written if one.text]:
+            return kept, style
+        raise BackendError("the model has no tokens for what the text writer writes")
+
+    def _brief(self, histogram: Histogram, request: PublicRequest, style: _Style) -> Brief:
+        return Brief(
             preamble=self.preamble,
             topic=f"{self.label_field}: {request.topic}",
             words=style.words,
@@ -265,15 +279,6 @@ class HistogramLoop(TokenLoop):
             earlier=request.earlier,
             multiline=self.layout.multiline,
         )
-        texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
-        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
-        written = [
-            _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
-            for tokens in tokenized(texts[:CANDIDATES], self.backend)
-        ]
-        if kept := [one for one in written if one.text]:
-            return kept, style
-        raise BackendError("the model has no tokens for what the text writer writes")
 
     def _commonest_first(self, shares: Mapping[int, float]) -> dict[str, float]:
         ranked = sorted(shares, key=shares.__getitem__, reverse=True)
@@ -290,10 +295,19 @@ class HistogramLoop(TokenLoop):
         return release.noisy_sum(total, request.reservation.draw())
 
     def _expected(self, request: PublicRequest) -> Expected:
-        """The words of texts that the model writes without records: all that it might write at each place."""
+        """The words of texts without records: all that the model might write, and those of a text writer."""
         seen = np.zeros((2, self.backend.vocabulary_size))
         self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
-        return Expected.of(seen[0] / EXPECTING, seen[1], self.backend)
+        seen /= EXPECTING
+        if self.text_writer is not None:
+            nothing = Histogram()
+            brief = self._brief(nothing, request, self._style(nothing, request.max_tokens))
+            texts = replace(brief, asked=_FORESEEN).texts(self.text_writer, request.stop)
+            for each in (features(text, self.backend.tokenize) for text in texts):
+                seen[0][[*each.words]] += 1 / len(texts)
+                if each.first is not None:
+                    seen[1][each.first] += 1 / len(texts)
+        return Expected.of(seen[0], seen[1], self.backend)
 
     def _counted(self, request: TextRequest) -> Iterator[Features]:
         """What is counted of the drawn records, each by itself; one that cannot be read counts nothing."""

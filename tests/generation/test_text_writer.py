@@ -23,7 +23,7 @@ from dpfewshot.generation.brief import ASKED, Brief
 from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
-from dpfewshot.generation.token_loop import COMPLETION
+from dpfewshot.generation.token_loop import COMPLETION, PublicRequest
 from dpfewshot.mechanisms import InvisibleInk, WordHistogram
 from dpfewshot.mechanisms.word_histogram import Histogram
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -231,6 +231,23 @@ def test_what_it_is_told_is_the_same_whatever_a_record_is_if_the_released_sum_is
     assert told[0] == told[1]
     assert "zebra" not in told[1]
     assert (released[0][0] != released[1][0]).any()
+
+
+def test_its_words_without_records_are_expected_and_no_other_texts_words(model):
+    """More of the records' words stand out of the noise so."""
+    words = ("planet", "animals", "What")
+    assert not any(model.tokenize(f" {word}")[1:] for word in words)
+    planet, animals, what = (model.tokenize(f" {word}")[0] for word in words)
+    expected = []
+    for writer in (None, Writer(["What planet is it?", "My planet has animals, {}."])):
+        set_up = synthesizer(model, writer).set_up
+        request = PublicRequest(prompts=set_up.prompts("Refund", 0), max_tokens=20)
+        expected.append(set_up.loop._expected(request))  # noqa: SLF001 - nothing shows it
+        told = set_up.text_writer
+    assert "Write 18 texts, as 18 people would" in told.prompts[0]
+    assert not {planet, animals} & expected[0].words.keys()
+    assert [expected[1].words[word] for word in (planet, animals)] == pytest.approx([1, 0.5], abs=0.01)
+    assert what in expected[1].firsts[:2]
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/histogram_loop.py",
-        "self._candidates_of(self.text_writer, Histogram(), request)  # likewise",
-        "pass",
+        "            expected = self._expected(request)  #",
+        "            expected = replace(self, text_writer=None)._expected(request)  #",
         "a dead text writer is found before anything is charged",
         "tests/generation/test_text_writer.py",
     ),
