@@ -48,16 +48,20 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 """What columns are called, the likeliest first: expressions."""
 
-_WHOM: Final = f"Column of the customer, patient or other person; {NONE} protects each record alone"
+_WHOM: Final = (
+    "Column that says whose record it is, such as a customer's number: all records of one are protected "
+    f"together. Type {NONE} to protect each record alone"
+)
 
 _FROM_NO_RECORD: Final = (
-    "Your next answers are public, too. Say what you know in general: what you take from single records is "
-    "not protected"
+    "Your next answers are public, too. Answer as if you had not seen the file: what you take from single "
+    "records is not protected"
 )
 
 _SITUATIONS: Final = (
-    "What do people write about? For each label, name typical situations, as they would: "
-    '"losing a key; ordering an extra key; repairing a lock". Each text takes one. Enter skips a label'
+    "What do people write about? Name some situations of each label, by what the writer does, wants or asks: "
+    '"losing a key; asking what a new key costs". Not "our keys", nor a thing alone. Each text takes one, so '
+    "these words matter most; prompts have them, too. Enter skips a label"
 )
 
 _WRITER: Final = (
@@ -205,11 +209,16 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     meanings = _described(labels, yes=yes)
     given["shots"] = max([_SHOTS, *(1 + meaning.count(";") for meaning in meanings.values())])
     sizes = _sizes(labels, records)
-    _answer(given, "epsilon", _how_private(sizes, noun), 2.0, _above_zero, yes=yes)
-    given["holdout"] = HOLDOUT if _enough(math.floor((1 - HOLDOUT) * sizes[0]), given["epsilon"]) else 0
-    better = recommended()
-    question = f"Model: {better or RECOMMENDED}, {PACKAGED} (for a trial) or a GGUF file"
-    _answer(given, "model", question, better or PACKAGED, _known_model, yes=yes)
+    if given["epsilon"] is None and not yes:
+        click.echo(_how_private(sizes, noun), err=True)
+    _answer(given, "epsilon", "Epsilon", 2.0, _above_zero, yes=yes)
+    smallest = math.floor((1 - HOLDOUT) * min(sizes.values()))
+    given["holdout"] = HOLDOUT if _enough(smallest, given["epsilon"]) else 0
+    better = recommended() or RECOMMENDED
+    question = (
+        f"Model: {better} ({DOWNLOADS[better].size / 1e9:.1f} GB), {PACKAGED} (for a trial) or a GGUF file"
+    )
+    _answer(given, "model", question, recommended() or PACKAGED, _known_model, yes=yes)
     given |= dict.fromkeys(_WRITER_KEYS, "") if yes else _asked_writer()
     content = _content(file, labels, given, meanings)
     project = parsed(Path(FILE_NAME), content).project
@@ -244,7 +253,7 @@ def _in_words(project: Project) -> Iterator[str]:
     if data.unit:
         whose = (
             f"all records of one {data.unit} are protected together. Each {noun} counts for one of its "
-            f"labels alone, so a label may have fewer {plural(noun)} than rows"
+            f"labels alone"
         )
     yield f"text: {data.text}, label: {data.label_column}, {whose}"
     yield f"the model is told: {task.instruction}"
@@ -306,30 +315,35 @@ def _answer(
         )
 
 
-def _sizes(labels: Iterable[str], records: Records) -> list[int]:
-    """How many units the smallest and the largest label have, which is public, as in `plan`."""
+def _sizes(labels: Iterable[str], records: Records) -> dict[str, int]:
+    """How many units each label has, which is public, as in `plan`: one of several labels counts for one."""
     from dpfewshot.records.units import units_by_label
 
-    units = units_by_label(records)  # a unit of several labels counts for one of them
-    sizes = [len(units.get(label, ())) for label in labels]
-    return [min(sizes), max(sizes)]
+    units = units_by_label(records)
+    return {label: len(units.get(label, ())) for label in labels}
 
 
-def _how_private(sizes: Sequence[int], noun: str) -> str:
-    """The question for epsilon, with what its usual values protect and take."""
+def _how_private(sizes: Mapping[str, int], noun: str) -> str:
+    """What the usual values of epsilon protect, and what they take."""
     from dpfewshot.planning.plan import believed
 
-    people, span = plural(noun), " to ".join(map(str, dict.fromkeys(sizes)))
+    people, numbers = plural(noun), sizes.values()
+    each = " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers)))))
+    if len(sizes) <= _FEW_LABELS:
+        each = ", ".join(f"{on_one_line(label)} {size}" for label, size in sizes.items())
     usual = (
-        f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; for good texts, a label "
-        f"needs {needed} {people}\n"
+        f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; good texts take {needed} "
+        f"{people}, which {sum(size >= needed for size in numbers)} of {counted(len(sizes), 'label')} have"
         for epsilon, needed in ENOUGH.items()
     )
-    return (
-        f"Epsilon limits what all texts together tell of one {noun}. Somebody 50 % sure that a given {noun} "
-        f"is in the data becomes\n{''.join(usual)}Your labels have {span} {people}. Take 1 if such "
-        "knowledge would harm somebody\nEpsilon"
+    once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
+    lines = (
+        f"{people.capitalize()} of a label{once}: {each}",
+        f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is there becomes",
+        *usual,
+        f"Take 1 if it would harm a {noun} to be known as one of the data",
     )
+    return "\n".join(lines)
 
 
 def _enough(units: int, epsilon: float) -> bool:
@@ -339,7 +353,7 @@ def _enough(units: int, epsilon: float) -> bool:
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "Words of a text, at most: as many as most such texts have (15 is a guess)"
+    question = "Words of a text, at most, as in most such texts (15 is no count of yours)"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 

@@ -307,8 +307,11 @@ def test_records_are_kept_to_test_on_where_enough_are_left_to_write_from(
     status, out, err = command("init", "tickets.csv")
     assert (status, dpf.load().project.holdout) == (0, kept)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
-    assert f"\nYour labels have {size} customers. Take 1" in err
-    assert "\n  epsilon 2: at most 88.1 % sure; for good texts, a label needs 57 customers\n" in err
+    each = ", ".join(f"{label} {size}" for label in LABELS)
+    assert f"Customers of a label, each customer counted for one label alone: {each}\n" in err
+    assert (
+        "\n  epsilon 2: at most 88.1 % sure; good texts take 57 customers, which 5 of 5 labels have\n" in err
+    )
     told = "20 % of the customers are kept" if kept else "no customer is kept"
     assert told in out
 
@@ -322,14 +325,18 @@ def test_small_labels_write_from_all_records(command: Run, customers: int, kept:
     assert dpf.load().project.holdout == kept
 
 
-@pytest.mark.parametrize(("sizes", "told"), [((3, 3), "3"), ((5, 2), "2 to 5"), ((10, 4, 11), "4 to 11")])
-def test_labels_of_one_size_or_several_are_told_in_one_number_or_two(
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [((3, 3), "label 0 3, label 1 3"), ((5,) * 13, "5"), ((9, 4, *(11,) * 11), "4 to 11")],
+)
+def test_units_of_each_label_are_told_and_of_many_the_smallest_and_the_largest(
     sizes: tuple[int, ...], told: str
 ) -> None:
     records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
-    assert init._sizes(["label 0", "label 9"], records) == [0, sizes[0]]  # noqa: SLF001
-    sizes = init._sizes({one.label for one in records}, records)  # noqa: SLF001 - a file for each would say no more
-    assert f"Your labels have {told} records." in init._how_private(sizes, "record")  # noqa: SLF001
+    found = init._sizes([f"label {at}" for at in range(len(sizes))], records)  # noqa: SLF001
+    assert tuple(found.values()) == sizes
+    assert init._sizes(["label 99"], records) == {"label 99": 0}  # noqa: SLF001
+    assert init._how_private(found, "record").startswith(f"Records of a label: {told}\n")  # noqa: SLF001
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -408,7 +415,7 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     )
     status, out, err = command("init", "tickets.csv")
     assert status == 0
-    assert err.count("Epsilon limits what all texts together tell of one whose.") == 5
+    assert err.count("Epsilon limits what all texts tell of one whose. ") == 1
     assert err.count("epsilon is a number above 0") == 4
     assert "no model 'gemma': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
@@ -479,7 +486,7 @@ def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callab
     write_csv(columns="words desk whose")
     answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n\n")
     status, _, err = command("init", "tickets.csv")
-    assert (status, err.count("Column of the customer, patient")) == (0, 3)
+    assert (status, err.count("Column that says whose record it is")) == (0, 3)
     assert dpf.load().project.data.unit == "whose"
 
 
