@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +88,7 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
             click.echo(line)
         for line in _remedies(measured, needed, unit) if needed else ():
             click.echo(line)
-        click.echo(_next(measured, needed, pays=pays))
+        click.echo(_next(measured, pays=pays))
 
 
 # ---- in plain words --------------------------------------------------------------------------------------
@@ -233,8 +232,8 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
     all_of_it = "generate spends the whole budget: nothing is left for further texts of these labels"
     if synthesizer.set_up.mechanism.draws_once:
         all_of_it = (
-            "generate spends the whole budget; replace then writes others for nothing: more, longer, or by "
-            "another instruction or description"
+            "generate spends the whole budget, on one noisy count of words. All texts from it are free: "
+            "replace writes others, more, longer, or by other descriptions"
         )
     if account is None or not account.spent.epsilon:
         all_of_it += ". Other folders and scripts on these records are not counted: their epsilon adds up"
@@ -268,35 +267,28 @@ def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
-    from dpfewshot.planning.plan import believed, noisy_strata
+    from dpfewshot.planning.plan import believed
 
-    settings, noisy = plan.settings, noisy_strata(plan)
-    well = [label for one in plan.strata if one not in noisy for label in one.labels]
-    readable = "".join(f" --label {shlex.quote(on_one_line(label))}" for label in well) if noisy else ""
+    settings = plan.settings
     whose, of_each = "records of " * (unit is not None), " of each label" if needed.scope else ""
     epsilon = math.ceil(100 * (needed.epsilon or 0)) / 100
     ways = {
-        f"the other labels alone, which lose nothing by it:{readable}": readable,
-        f"more data, {whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
+        f"more data: {whose}{needed.population} {plural(unit_noun(unit))}{of_each}": needed.population,
         f"--max-tokens {needed.max_tokens}": needed.max_tokens,
-        f"--epsilon {epsilon:g}, where 50 % sure is {percent_text(believed(0.5, epsilon))}": needed.epsilon,
+        f"--epsilon {epsilon:g}: 50 % sure becomes {percent_text(believed(0.5, epsilon))}": needed.epsilon,
     }
     if any(ways.values()):
-        yield "      one of these is enough:"
+        yield "      against the warning, one of these is enough:"
     yield from (f"        {way}" for way, helps in ways.items() if helps)
     further = ["fewer --shots"] * (settings.shots_per_label > 1 and plan.mechanism != WORD_HISTOGRAM)
     if settings.holdout:
         further.append("--set holdout=0, which uses all records and leaves none to `choose` on")
     if further:
         yield f"      what also helps: {'; '.join(further)} (docs/how-to/settings.md)"
-    yield (
-        "      or give such a label no examples (--label for the others): prompts still name it. Texts like "
-        "those above, written without your data, cost nothing (dpfewshot plan --output FILE keeps such texts)"
-    )
 
 
-def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
-    """The command to type now. To generate is not the next step where the texts would be of no use."""
+def _next(plan: GenerationPlan, *, pays: bool) -> str:
+    """The commands to type now: texts without records may do, and cost nothing."""
     from dpfewshot.planning.plan import epsilon_warnings
 
     if not pays:
@@ -305,22 +297,22 @@ def _next(plan: GenerationPlan, needed: Enough | None, *, pays: bool) -> str:
             "next: nothing new until the account allows it; generate --resume continues an unfinished run"
             f"{others}"
         )
-    if needed is not None:
-        return (
-            "next: dpfewshot generate if that is good enough, which spends the budget; else change one of "
-            "these, and plan again"
-        )
     context = click.get_current_context()
     generate, in_file = "dpfewshot generate", context.params.get("config")
-    if not in_file or any(
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params
-    ):
+    given = {
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if in_file and given - {"output"} == {"labels"}:
+        generate += " for all labels, or with --label for these alone"
+    elif given - {"output"} or not in_file:
         generate += ", with the same options"
     if not in_file:
         generate += " and --output demos.jsonl"
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
-    return f"next: {generate}"
+    if context.params["output"]:
+        return f"next: {generate}"
+    return f"next: dpfewshot plan --output FILE if the texts above will do, which is free; else {generate}"
 
 
 # ---- in detail -------------------------------------------------------------------------------------------

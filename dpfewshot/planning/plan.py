@@ -87,13 +87,13 @@ def reading(plan: GenerationPlan) -> str:
         return f"not measured for the mechanism {plan.mechanism}"
     noisy = noisy_strata(plan)
     if len(noisy) == len(plan.strata):
-        return f"{'complete, but ' * (plan.mechanism in _WHOLE)}{_faults(plan)}"
+        return f"{'whole sentences, but ' * (plan.mechanism in _WHOLE)}{_faults(plan)}"
     most = max(one.noise_on_mean or 0.0 for one in plan.strata if one not in noisy)
     nearly = most > READABLE_NOISE[plan.mechanism][0] / 2
     if plan.mechanism in _WHOLE:
-        well = "complete, and as close to the records as this model gets"
+        well = "whole sentences, as close to the records as this model gets"
         if nearly:
-            well = "complete, with a few of the records' own words; the rest is the model's"
+            well = "whole sentences, with some words that records often have; the rest is the model's"
     elif nearly:
         well = "nearly this model's best; few words were out of place when measured"
     else:

@@ -561,7 +561,7 @@ def test_every_command_runs_without_options(made: Run) -> None:
     words, _, free = told["plan"].partition("without your data, at no cost, the model writes")
     assert not re.search(r"zero-out|delta|account|token|holdout|--set", words)
     assert re.findall(r"^ {8}([^:]+): .", free, re.MULTILINE) == sorted(LABELS)
-    assert told["plan"].endswith("next: dpfewshot generate\n")
+    assert told["plan"].endswith("which is free; else dpfewshot generate\n")
     assert "the account counts the largest of them, not the sum" in told["ledger show"]
     assert told["verify"].startswith("demos.jsonl: verified, 10 demonstrations\n")
     assert "(labels have different records, so the largest cost counts, not the sum)" in told["verify"]
@@ -694,40 +694,44 @@ def test_a_first_line_that_is_a_record_is_not_told(command: Run) -> None:
 
 def test_a_plan_says_how_many_records_or_which_epsilon_would_do(made: Run) -> None:
     helps = (
-        r"enough:\n +more data, records of (\d+) customers of each label\n +--max-tokens (\d+)\n"
-        r" +--epsilon ([\d.]+), where 50 % sure is 5\d.\d %$"
+        r"enough:\n +more data: records of (\d+) customers of each label\n +--max-tokens (\d+)\n"
+        r" +--epsilon ([\d.]+): 50 % sure becomes 5\d.\d %$"
     )
     words = ("plan", "--set", "probe_seconds=0.01", "--epsilon")
     _, out, err = made(*words, "0.1")
     found = re.search(helps, out, re.MULTILINE)
     assert found is not None, out
-    assert "warning: expected quality: complete, but the texts will say hardly anything of " in out
+    assert "warning: expected quality: whole sentences, but the texts will say hardly anything of " in out
     assert "warning" not in err
     assert int(found[1]) > 150
-    well = "expected quality: complete, with a few of the records' own words; the rest is the model's"
+    well = (
+        "expected quality: whole sentences, with some words that records often have; the rest is the model's"
+    )
     assert well in made(*words, found[3])[1]
     assert well in made(*words, "0.1", "--max-tokens", found[2])[1]
     assert well not in made(*words, "0.1", "--max-tokens", str(int(found[2]) + 1))[1]
 
 
-def test_a_plan_names_the_labels_whose_texts_read_badly_and_those_to_take(made: Run) -> None:
+def test_a_plan_names_the_labels_whose_texts_read_badly(made: Run) -> None:
     """Labels are disjoint: one with few records is no reason against the others."""
     small, *others = LABELS
     few = ("--set", "probe_seconds=0.01", "--set", f"population.{small}=8")
     _, out, err = made("plan", *few, *(f"--set=population.{label}=3000" for label in others))
     assert f"; but the texts of {small} will say hardly anything of the records\n" in out
     assert "warning" not in err
-    taken = "".join(f" --label {label}" for label in others)
-    assert f"the other labels alone, which lose nothing by it:{taken}\n        more data, records of " in out
-    assert out.splitlines()[-1].startswith("next: dpfewshot generate if that is good enough, which spends")
+    assert "      against the warning, one of these is enough:\n        more data: records of " in out
+    free = "next: dpfewshot plan --output FILE if the texts above will do, which is free; else dpfewshot "
+    free += "generate"
+    assert out.endswith(f"{free}, with the same options\n")
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
         populations = [f"--set=population.{label}={count if label == small else 3000}" for label in LABELS]
         assert ("warning" not in made("plan", *few[:2], *populations)[1]) is good
-    _, out, err = made("plan", *taken.split(), *(f"--set=population.{label}=3000" for label in others))
+    _, out, err = made("plan", "--label", others[0])
     assert "warning" not in out + err
-    assert out.endswith("next: dpfewshot generate, with the same options\n")
+    assert out.endswith(f"{free} for all labels, or with --label for these alone\n")
+    assert made("plan", "--output", "free.jsonl")[1].endswith("\nnext: dpfewshot generate\n")
 
 
 def test_a_command_takes_the_files_alone_that_it_names(made: Run) -> None:

@@ -125,8 +125,8 @@ def test_a_warning_is_right_for_each_label() -> None:
     )
     assert warning.startswith(f"{said}; what helps: docs")
     told = reading(dataclasses.replace(made, strata=tuple(strata)))
-    assert told == f"complete, and as close to the records as this model gets; but {said}"
-    assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"complete, but {said}"
+    assert told == f"whole sentences, as close to the records as this model gets; but {said}"
+    assert reading(dataclasses.replace(made, strata=tuple(strata[1:]))) == f"whole sentences, but {said}"
 
 
 def test_how_many_units_suffice_does_not_depend_on_other_labels() -> None:
