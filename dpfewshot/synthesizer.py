@@ -272,6 +272,14 @@ class Synthesizer:
             del worker_backend  # its representation may hold a key, and this frame is in tracebacks
         return self._generate_all(on_demonstration, workers, StopSignal(), resume=resume, keep=keep)
 
+    def counted_words(self) -> dict[str, list[str]]:
+        """The records' words that stand out of the noise of each label's count, the commonest first.
+
+        They are released: what the texts of a `WordHistogram` say of the records comes from them, and from
+        counts of first words, lengths and ends. A few may be noise. Labels that are not counted are missing.
+        """
+        return self._generation.counted_words()
+
     def close(self) -> None:
         """Give back what never drew, and refuse every later call with `BudgetExceeded`.
 

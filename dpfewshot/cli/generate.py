@@ -20,7 +20,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.plan import account_line, describe
+from dpfewshot.cli.plan import LISTED, account_line, describe
 from dpfewshot.cli.printing import quiet_option, stages, warn
 from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "the newest"
 """The value of --resume without a name."""
+
+_WORDS: Final = 12
+"""The most counted words of a label that are shown."""
 
 _STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, {}\n"
 
@@ -117,6 +120,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             replaceable = (
                 project.counts_words and durable and not isinstance(run, str) and Path(output).is_file()
             )
+            _tell_words(synthesizer)
             _conclude(demonstrations, synthesizer.account, replaceable=replaceable)
             if replaceable and at_terminal():
                 _ask(synthesizer, project, work)
@@ -174,6 +178,17 @@ def _confirm(synthesizer: Synthesizer) -> None:
             most = amount_text(account.budget.epsilon)
             more = f"; for more than the account's epsilon {most}, dpfewshot ledger change-budget"
         raise click.Abort(f"nothing is spent{more}")
+
+
+def _tell_words(synthesizer: Synthesizer) -> None:
+    """Say which of the records' words the budget has bought."""
+    counted_words = synthesizer.counted_words()
+    if 0 < len(counted_words) <= LISTED:
+        stages()("words that your records often have (one or two may be noise), which the texts may use:")
+        for label, words in counted_words.items():
+            stages()(
+                f"  {on_one_line(label)}: {', '.join(words[:_WORDS]) or 'none that stands out of the noise'}"
+            )
 
 
 def _conclude(demonstrations: Demonstrations, account: Account | None, *, replaceable: bool) -> None:

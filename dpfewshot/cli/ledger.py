@@ -28,7 +28,8 @@ _LARGEST: Final = " (labels have different records, so the largest cost counts, 
 
 LIMITS: Final = (
     "This does not show that these are all demonstrations that the entries released, nor that a server's "
-    "model is what it claims. Whoever can write to a ledger can rewrite it: compare the chain tip."
+    "model is what it claims. Whoever can write to a ledger can rewrite it: compare the chain tip with the "
+    "one that you noted when the lines were generated."
 )
 
 
@@ -273,7 +274,8 @@ def _exactly(amount: Mapping[str, float]) -> str:
 @click.command()
 @click.argument("file")
 @takes("ledger", required=("ledger",), files={"demonstrations": "file"})
-def verify(*, file: str, project: Project, as_json: bool) -> None:
+@click.option("--details", is_flag=True, help="Show each entry that paid, and what wrote its lines.")
+def verify(*, file: str, project: Project, details: bool, as_json: bool) -> None:
     """Check that a ledger paid for the demonstrations of a file, and that each line is as it was released.
 
     A line is verified if the ledger has the entry that its certificate names; if the entry released exactly
@@ -281,9 +283,9 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
     paid and has the line's epsilon, delta, relation, unit, mechanism and plan; and if its draws suffice for
     the tokens that all its lines state. The history of the account must agree with itself.
 
-    It also prints what wrote the lines: hashes of the model, of its tokenizer and of the public prompt. Exit
-    status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read. It only reads: a read-only
-    copy of the ledger will do.
+    With --details it also prints what wrote the lines: hashes of the model, its tokenizer and the public
+    prompt. Exit status: 0 verified, 1 not verified, 2 the file or the ledger cannot be read. It only reads: a
+    read-only copy of the ledger will do.
 
     \b
     Example:
@@ -308,13 +310,13 @@ def verify(*, file: str, project: Project, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**document, "does_not_show": LIMITS}))
     else:
-        click.echo("\n".join(_verdict(document)))
+        click.echo("\n".join(_verdict(document, details=details)))
     if not checked.verified:
         raise click.exceptions.Exit(FAILED)
 
 
-def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
-    """The document of `verify --json` in lines, the verdict first."""
+def _verdict(found: Mapping[str, Any], *, details: bool) -> Iterator[str]:
+    """The document of `verify --json` in lines, the verdict first; without `details`, only what disagrees."""
     yield (
         f"{on_one_line(found['file'])}: {'verified' if found['verified'] else 'NOT VERIFIED'}, "
         f"{counted(found['demonstrations'], 'demonstration')}"
@@ -330,6 +332,8 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {on_one_line(problem)}" for problem in account["problems"])
     shown = None  # what wrote one entry's lines mostly wrote the next one's
     for entry in found["entries"]:
+        if not (details or entry["problems"]):
+            continue
         lines, dataset = counted(entry["demonstrations"], "demonstration"), on_one_line(entry["dataset"])
         of_labels = ", ".join(map(on_one_line, entry["labels"]))
         if entry["cost"] is None:
@@ -340,7 +344,7 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
                 f"  entry {entry['entry']} of {dataset}: {lines} of {of_labels}, {entry['state']}, "
                 f"{_exactly(entry['cost'])}{', disagrees' if entry['problems'] else ''}"
             )
-            if entry["provenance"] != shown:
+            if details and entry["provenance"] != shown:
                 shown = entry["provenance"]
                 for name, told in shown.items():
                     yield f"    {name}: {on_one_line(told or 'unknown')}"

@@ -96,7 +96,7 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
 _NEXT_TO_NOTHING: Final = 0.01
 """The share of a budget below which no further plan is of use."""
 
-_LISTED: Final = 12
+LISTED: Final = 12
 """The most labels that are listed one by one."""
 
 _OF_A_LETTER: Final = re.compile(
@@ -142,7 +142,7 @@ def _sources(plan: GenerationPlan, noun: str) -> str:
     strata, shots = plan.strata, plan.settings.shots_per_label
     once = "" if noun == unit_noun(None) else f"; a {noun} of several labels counts for one of them"
     each = "" if shots == 1 else f"{shots} "
-    if len(strata) <= _LISTED:
+    if len(strata) <= LISTED:
         of_each = (f"{each}{', '.join(one.labels)} ({counted(one.population, noun)})" for one in strata)
         return "; ".join(of_each) + once
     sizes = [one.population for one in strata]

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dpfewshot.synthesizer import Synthesizer
 
 JUDGE: Final = (
-    "judge each text by itself and its label, without looking at the records: whether somebody really wrote "
-    "the like must not count"
+    "judge each text by itself: is it a plausible one of its label? Do not compare it with the records"
 )
 """How to choose among texts: the guarantee covers no choice that depends on the records."""
 
@@ -272,11 +271,11 @@ def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration])
         mark = " " if one in known else "*"
         click.echo(f"{number:4} {mark} [{on_one_line(one.label)}] {on_one_line(one.text)}")
     stages()(JUDGE)
+    mark = "*: new; " * any(one not in known for one in texts.values())
+    question = f"replace which lines, such as 2 5-7 ({mark}Enter: none)"
     while True:
         try:
-            answer = click.prompt(
-                "replace which lines, such as 2 5-7 (Enter: none)", default="", show_default=False, err=True
-            )
+            answer = click.prompt(question, default="", show_default=False, err=True)
         except click.Abort:  # Ctrl-C or Ctrl-D: what is written is paid for and done
             return frozenset()
         try:

@@ -17,6 +17,7 @@ from dpfewshot.account.memory import Entry
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.demonstrations import line_hashes
 from dpfewshot.errors import InvalidPlan
+from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, new_thread
 from dpfewshot.generation.stratum import StratumRun
@@ -153,6 +154,15 @@ class Generation:
                 raise InvalidPlan("keep= has a text that the run did not release, or has it too often")
             for run in self.runs:
                 run.keep(kept)
+
+    def counted_words(self) -> dict[str, list[str]]:
+        """See `Synthesizer.counted_words`."""
+        loop, found = self.set_up.loop, dict[str, list[str]]()
+        for run in self.runs:
+            kept = None if run.reservation is None else run.reservation.histogram
+            if kept is not None and isinstance(loop, HistogramLoop):
+                found.setdefault(run.plan.labels[0], []).extend(loop.known_words(kept))
+        return {label: [*dict.fromkeys(words)] for label, words in found.items()}
 
     def close(self) -> None:
         """Draw no more, and refuse later requests. See `StratumRun.close`."""

@@ -280,6 +280,10 @@ class HistogramLoop(TokenLoop):
             multiline=self.layout.multiline,
         )
 
+    def known_words(self, kept: Mapping[str, object]) -> list[str]:
+        """The words of the records that a reservation's histogram has, the commonest first. Public."""
+        return [*self._commonest_first(Histogram.from_dict(kept).spelled(self.backend).words)]
+
     def _commonest_first(self, shares: Mapping[int, float]) -> dict[str, float]:
         ranked = sorted(shares, key=shares.__getitem__, reverse=True)
         return {self._spelled(word).strip(): shares[word] for word in ranked}

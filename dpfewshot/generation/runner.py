@@ -68,9 +68,8 @@ def release_all(
     if on_demonstration is not None:
         for one in there:
             on_demonstration(one)
-    with progress_bar(total=plan.demonstrations, desc="generating", unit="text") as bar:
+    with progress_bar(total=plan.demonstrations - len(there), desc="generating", unit="text") as bar:
         bar.bar_format = _BAR
-        bar.update(len(there))
         if plan.epsilon is not None:
             bar.set_postfix_str(f"epsilon {epsilon_text(plan.epsilon)} for all")
 

@@ -46,6 +46,7 @@ def generated(made: Run) -> Run:
     status, _, err = made("generate")
     assert status == 0
     assert "texts that you would not use: dpfewshot replace writes others in their place, at no cost" in err
+    assert re.findall(r"^  (\w+): none that stands out of the noise$", err, re.MULTILINE) == sorted(LABELS)
     assert labels_of(lines()) == dict.fromkeys(LABELS, SHOTS)
     return made
 
@@ -93,7 +94,7 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     assert (status, left, len(lines())) == (0, Counter(), 10), err
     assert sorted(listed(out)) == sorted(3 * [*range(1, 11)])
     assert listed(out)[:4] == [1, 6, 2, 7], "label by label"
-    assert err.count("judge each text by itself and its label") == 3
+    assert err.count("judge each text by itself: ") == 3
     assert err.count("change its description in `label_descriptions`") == 1
     assert re.findall("done: .* new texts?", err) == ["done: 2 new texts", "done: 1 new text"]
     assert "line 11 has no text of this run" in err
@@ -105,7 +106,9 @@ def test_of_texts_that_are_listed_again_the_new_ones_have_a_mark(
     old, new = (dpf.Demonstration(text, "Refund", 1, True, None, "zero-out", "x") for text in "ab")
     monkeypatch.setattr("sys.stdin", Terminal("\n"))
     assert replace._asked({2: old, 10: new}, {old}) == frozenset()  # noqa: SLF001 - scripted texts are all alike
-    assert capsys.readouterr().out == "   2   [Refund] a\n  10 * [Refund] b\n"
+    told = capsys.readouterr()
+    assert told.out == "   2   [Refund] a\n  10 * [Refund] b\n"
+    assert "2 5-7 (*: new; Enter: none)" in told.err
 
 
 def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,9 @@ def test_what_a_ledger_paid_for_is_verified(
     assert status == 0
     assert "demos.jsonl: verified, 4 demonstrations" in shown
     assert "compare the chain tip" in shown
+    assert (shown.count("\n"), "entry 1" in shown) == (3, False)
+    shown = command("verify", tmp_path / "demos.jsonl", "--ledger", url, "--details")[1]
+    assert "entry 1 of tickets: 2 demonstrations of " in shown
     assert "prompt: sha256:" in shown
     assert "model: unknown" in shown  # a scripted model has no file
 

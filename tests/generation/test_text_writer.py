@@ -183,6 +183,7 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
     monkeypatch.setattr(SetUp, "fits", lambda *_: True)
     writer = Writer()
     run = synthesizer(model, writer, shots_per_label=3)
+    assert run.counted_words() == {}
     made = run.generate_all()
     assert [one.text for one in made] == [
         "I want my money back.",
@@ -199,6 +200,7 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
         for some in (histogram.words, histogram.firsts)
     )
     assert known
+    assert run.counted_words() == {"Refund": known}
     lengths = {f"About {words}, and at most 13, words each." for words in histogram.usual_lengths}
     assert "eal ones" not in writer.prompts[0]  # before anything is charged
     for prompt in writer.prompts[1:]:

@@ -81,7 +81,7 @@ def _spent(synthesizer: dpf.Synthesizer) -> object:
 
 def _counted(here: Here) -> object:
     synthesizer = here.synthesizer(settings=COUNTING)
-    return synthesizer.generate_all(), synthesizer.spent
+    return synthesizer.generate_all(), synthesizer.spent, synthesizer.counted_words()
 
 
 def _closed(synthesizer: dpf.Synthesizer) -> object:
@@ -119,6 +119,7 @@ METHODS: dict[str, Call] = {
     "generate_all": lambda here: here.synthesizer().generate_all(resume=True),
     "agenerate": lambda here: asyncio.run(here.synthesizer().agenerate("refund")),
     "agenerate_all": lambda here: asyncio.run(here.synthesizer().agenerate_all()),
+    "counted_words": _counted,
     "close": lambda here: _closed(here.synthesizer()),
     # Whoever audits a set-up is the operator: what is in it is private, its representation is not.
     "set_up": lambda here: repr(here.synthesizer().set_up),
@@ -127,7 +128,6 @@ METHODS: dict[str, Call] = {
 
 FURTHER: dict[str, Call] = {
     "the synthesizer itself": lambda here: here.synthesizer(),
-    "a histogram": _counted,
     "a second demonstration": lambda here: _refused(here.synthesizer()),
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),
