@@ -222,8 +222,8 @@ def demo(*, project: Project, as_json: bool) -> None:
     # by its name only where the shell finds it
     program = "dpfewshot" if shutil.which("dpfewshot") else os.path.relpath(sys.argv[0])
     click.echo(
-        f"spent: epsilon={epsilon_text(spent.epsilon)} delta={delta_text(spent.delta)}, certified, "
-        f"neighbours {synthesizer.plan.relation}, in {time.monotonic() - started:.0f} s\n"
+        f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}, in "
+        f"{time.monotonic() - started:.0f} s\n"
         f"{secrets_in(demonstrations)}\n"
         f"You may publish these lines, or use them in prompts to any model, without limit.\n"
         f"{NEXT_STEPS.format(program)}"
