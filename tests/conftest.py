@@ -97,8 +97,9 @@ def needs_postgresql(item: pytest.Item) -> bool:
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command; its status, output and errors."""
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command; its status, output and errors. A terminal is wide enough for any line."""
+    monkeypatch.setenv("COLUMNS", "2000")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         status = run([str(argument) for argument in arguments])

@@ -21,7 +21,7 @@ from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import LISTED, account_line, describe
-from dpfewshot.cli.printing import quiet_option, stages, warn
+from dpfewshot.cli.printing import quiet_option, stages, warn, wrapped
 from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
@@ -172,7 +172,7 @@ def _confirm(synthesizer: Synthesizer) -> None:
     texts = counted(plan.demonstrations, "text")
     question = f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on {texts}?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if at_terminal and not click.confirm(question, default=False, err=True):
+    if at_terminal and not click.confirm(wrapped(question, err=True), default=False, err=True):
         more = ""
         if account is not None and account.durable:
             most = amount_text(account.budget.epsilon)

@@ -21,7 +21,7 @@ import click
 
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
-from dpfewshot.cli.printing import json_option, warn
+from dpfewshot.cli.printing import json_option, say, warn, wrapped
 from dpfewshot.cli.project import HOLDOUT, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, LedgerError
@@ -194,7 +194,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
     labels = _labels(file, given, records, confirmed=not yes)
     question = f"{_public(labels)}\nMay everybody know these names?"
-    if not yes and not click.confirm(question, default=None, err=True):
+    if not yes and not click.confirm(wrapped(question, err=True), default=None, err=True):
         raise InvalidRecords(
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
             "name another column with --label-column"
@@ -210,7 +210,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     given["shots"] = max([_SHOTS, *(1 + meaning.count(";") for meaning in meanings.values())])
     sizes = _sizes(labels, records)
     if given["epsilon"] is None and not yes:
-        click.echo(_how_private(sizes, noun), err=True)
+        say(_how_private(sizes, noun), err=True)
     _answer(given, "epsilon", "Epsilon", 2.0, _above_zero, yes=yes)
     smallest = math.floor((1 - HOLDOUT) * min(sizes.values()))
     given["holdout"] = HOLDOUT if _enough(smallest, given["epsilon"]) else 0
@@ -241,7 +241,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _who_writes(given),
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
-        click.echo(on_one_line(line))
+        say(on_one_line(line))
 
 
 def _in_words(project: Project) -> Iterator[str]:
@@ -311,7 +311,9 @@ def _answer(
     """Ask for what no option gives, or take the default."""
     if given[option] is None:
         given[option] = (
-            default if yes else click.prompt(question, default, type=kind, show_choices=False, err=True)
+            default
+            if yes
+            else click.prompt(wrapped(question, err=True), default, type=kind, show_choices=False, err=True)
         )
 
 
@@ -361,7 +363,7 @@ def _asked_length() -> int:
 def _asked_writer() -> dict[str, str]:
     """The larger model that writes the texts, by `_WRITER_KEYS`: without words if there is none."""
     ask = partial(click.prompt, show_default=False, err=True)
-    url = ask(_WRITER, "", value_proc=_address)
+    url = ask(wrapped(_WRITER, err=True), "", value_proc=_address)
     name = ask("Its name there", value_proc=_printable) if url else ""
     key = (
         ask("Environment variable that holds its key (Enter: none)", "", value_proc=_variable) if url else ""
@@ -372,7 +374,7 @@ def _asked_writer() -> dict[str, str]:
 def _describe_texts(given: dict[str, Any], sent: str, *, yes: bool) -> None:
     """Ask what a text is."""
     if not yes:
-        click.echo(_FROM_NO_RECORD, err=True)
+        say(_FROM_NO_RECORD, err=True)
     question = (
         f'What is a text: its kind, writer, reader, and parts if all have them? Such as "{sent}" or '
         '"a news item: a headline and a sentence"'
@@ -390,7 +392,7 @@ def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
     if len(labels) <= _FEW_LABELS:
         asked = list(labels)
     if asked:
-        click.echo(_SITUATIONS, err=True)
+        say(_SITUATIONS, err=True)
     ask = partial(click.prompt, value_proc=_printable, show_default=False, err=True)
     meanings = {one: ask(f"  {on_one_line(one)}", "") for one in asked}
     return {label: meaning for label, meaning in meanings.items() if meaning}
@@ -414,7 +416,7 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
     if any(on_one_line(name) != name for name in columns):
         raise InvalidRecords(f"{file}: a column's name has characters that are not printable: rename it")
     if not yes:
-        click.echo(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
+        say(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
     for option, question in zip(_NAMES, ("Column of the text", "Column of the label", _WHOM), strict=True):
         free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
         names = [*free, *([NONE] if option == "unit" else [])]

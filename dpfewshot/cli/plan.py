@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import aligned, in_options, quiet_option, stages
+from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages
 from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
@@ -82,13 +82,13 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
         except LedgerError as error:  # no reason to have no plan
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
-        click.echo(f"{describe(measured, unit, writer=project.text_writer)}\n      {account}")
+        say(f"{describe(measured, unit, writer=project.text_writer)}\n      {account}")
         free = _without_records(synthesizer) if output is None else _into_file(output, synthesizer)
         for line in free:  # which takes a second or more each
-            click.echo(line)
+            say(line)
         for line in _remedies(measured, needed, unit) if needed else ():
-            click.echo(line)
-        click.echo(_next(measured, pays=pays))
+            say(line)
+        say(_next(measured, pays=pays))
 
 
 # ---- in plain words --------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -35,12 +38,34 @@ def stages() -> Callable[[str], None]:
     context = click.get_current_context(silent=True)
     if context is None or context.params.get("quiet"):
         return lambda _: None
-    return partial(click.echo, err=True)
+    return partial(say, err=True)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines in words on standard output, or on standard error."""
+    click.echo(wrapped(text, err=err), err=err)
+
+
+def wrapped(text: str, *, err: bool = False) -> str:
+    """Break long lines between words if they go to a terminal, which would break words."""
+    if not (sys.stderr if err else sys.stdout).isatty():
+        return text
+    width = shutil.get_terminal_size().columns - 1
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * (2 + len(line) - len(line.lstrip())),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 def warn(message: str) -> None:
     """Print a warning on standard error, with --quiet too."""
-    click.echo(f"warning: {message}", err=True)
+    say(f"warning: {message}", err=True)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

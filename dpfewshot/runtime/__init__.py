@@ -29,4 +29,7 @@ def progress_bar(
     """A bar over what is iterated, on standard error if that is a terminal. It is cleared at its end."""
     # tqdm draws nothing on a terminal that states no size, as a container's may
     columns, lines = shutil.get_terminal_size()
-    return tqdm(of, desc=desc, unit=unit, total=total, ncols=columns, nrows=lines, disable=None, leave=False)
+    hidden = True if total == 0 else None  # None: unless it is drawn on a terminal
+    return tqdm(
+        of, desc=desc, unit=unit, total=total, ncols=columns, nrows=lines, disable=hidden, leave=False
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
 from dpfewshot.cli.options import Key
 from dpfewshot.cli.plan import describe, in_detail, plan
-from dpfewshot.cli.printing import aligned, in_options
+from dpfewshot.cli.printing import aligned, in_options, say
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets, written
@@ -25,6 +26,21 @@ PYTHON = re.compile(r"(?<![\w/'-])[a-z]+_[a-z_]+\b|\b[a-z]+=(?!\S*e-)|\bTrue\b|\
 
 KEYS = {one.name for one in plan.params if not one.opts}
 """What has no option."""
+
+
+def test_a_terminal_breaks_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "      cost: " + "epsilon limits-what " * 9
+    say(line)
+    assert capsys.readouterr().out == f"{line}\n"  # nor does a pipe or a file break lines
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    say(f"plan\n{line}", err=True)
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == ["plan", "      cost: epsilon limits-what epsilon"]
+    assert all(one.startswith(" " * 8) and len(one) < 40 for one in told[2:])
+    assert " ".join(told).split() == f"plan {line}".split()
 
 
 def in_python(said: str) -> list[str]:
