@@ -335,15 +335,15 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
         each = ", ".join(f"{on_one_line(label)} {size}" for label, size in sizes.items())
     usual = (
         f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; good texts take {needed} "
-        f"{people}, which {sum(size >= needed for size in numbers)} of {counted(len(sizes), 'label')} have"
+        f"{people}, which {sum(size >= needed for size in numbers) or 'none'} of {counted(len(sizes), 'label')} have"
         for epsilon, needed in ENOUGH.items()
     )
     once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
     lines = (
         f"{people.capitalize()} of a label{once}: {each}",
-        f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is there becomes",
+        f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is in the data becomes",
         *usual,
-        f"Take 1 if it would harm a {noun} to be known as one of the data",
+        f"Take 1 if it would harm a {noun} to be known to be in the data",
     )
     return "\n".join(lines)
 
