@@ -52,9 +52,7 @@ class ChatWriter:
     def __post_init__(self) -> None:
         if not str(self.model).strip():
             raise BackendError("a text writer needs the name of its model")
-        address = server_address(self.base_url)  # refuses one that holds a password
-        if address.query or address.fragment:
-            raise BackendError("base_url must end with its path, such as /v1")
+        server_address(self.base_url)  # refuses one that holds a password
         with needs_extra("ChatWriter", "openai"):
             import httpcore2  # noqa: F401 - missing, it would be missed after the budget is spent
         message = None

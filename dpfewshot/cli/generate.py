@@ -53,7 +53,7 @@ NEWEST: Final = "the newest"
 _WORDS: Final = 12
 """The most counted words of a label that are shown."""
 
-_STOPPING: Final = "\nstopping after this text, whose draw is paid for; once more stops now, {}\n"
+_STOPPING: Final = "\nstopping after this text; once more stops now, {}\n"
 
 
 @click.command()
@@ -182,7 +182,11 @@ def _confirm(synthesizer: Synthesizer) -> None:
 
 def _tell_words(synthesizer: Synthesizer) -> None:
     """Say which of the records' words the budget has bought."""
-    counted_words = synthesizer.counted_words()
+    try:
+        counted_words = synthesizer.counted_words()
+    except DPFewShotError as error:  # the run is written and paid for
+        warn(f"the words that were counted cannot be shown: {error}")
+        return
     if 0 < len(counted_words) <= LISTED:
         stages()("words that your records often have (one or two may be noise), which the texts may use:")
         for label, words in counted_words.items():
@@ -366,4 +370,7 @@ def _interrupted(account: Account | None, again: str, *, between: bool, counts: 
     if not between:
         lost = "the text that was being written lost its draw: it may end early or be missing"
         others = f"the others; {'a label whose words were just being counted has none' if counts else lost}"
-    return f"The same command with {again} makes {others}; labels that have not begun reserve theirs then"
+    spent = "" if account.spent.epsilon else "Nothing is spent yet. "
+    return (
+        f"{spent}The same command with {again} makes {others}; labels that have not begun reserve theirs then"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -207,7 +208,9 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     _describe_texts(given, sent, yes=yes)
     given["max_tokens"] = given["max_tokens"] or (_TOKENS if yes else _asked_length())
     meanings = _described(labels, yes=yes)
-    given["shots"] = max([_SHOTS, *(1 + meaning.count(";") for meaning in meanings.values())])
+    given["shots"] = max(
+        [_SHOTS, *(sum(map(bool, map(str.strip, each.split(";")))) for each in meanings.values())]
+    )
     sizes = _sizes(labels, records)
     if given["epsilon"] is None and not yes:
         say(_how_private(sizes, noun), err=True)
@@ -333,9 +336,10 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
     each = " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers)))))
     if len(sizes) <= _FEW_LABELS:
         each = ", ".join(f"{on_one_line(label)} {size}" for label, size in sizes.items())
+    labels = counted(len(sizes), "label")
     usual = (
         f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; good texts take {needed} "
-        f"{people}, which {sum(size >= needed for size in numbers) or 'none'} of {counted(len(sizes), 'label')} have"
+        f"{people}, which {sum(size >= needed for size in numbers) or 'none'} of {labels} have"
         for epsilon, needed in ENOUGH.items()
     )
     once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
@@ -350,7 +354,8 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
 
 def _enough(units: int, epsilon: float) -> bool:
     """Whether a label with that many units has texts that reflect it, as far as `ENOUGH` tells."""
-    return any(units >= needed for known, needed in ENOUGH.items() if known <= epsilon)
+    needed = [least for known, least in ENOUGH.items() if known <= epsilon]
+    return units >= min(needed) if needed else units * epsilon >= ENOUGH[1]
 
 
 def _asked_length() -> int:
@@ -364,7 +369,7 @@ def _asked_writer() -> dict[str, str]:
     """The larger model that writes the texts, by `_WRITER_KEYS`: without words if there is none."""
     ask = partial(click.prompt, show_default=False, err=True)
     url = ask(wrapped(_WRITER, err=True), "", value_proc=_address)
-    name = ask("Its name there", value_proc=_printable) if url else ""
+    name = ask("The model's name there", value_proc=_name) if url else ""
     key = (
         ask("Environment variable that holds its key (Enter: none)", "", value_proc=_variable) if url else ""
     )
@@ -387,7 +392,8 @@ def _described(labels: Sequence[str], *, yes: bool) -> dict[str, str]:
     asked = [label for label in labels if label.isupper() or label.isdigit()]
     if yes:
         if asked:
-            warn(f"say under label_descriptions what {', '.join(asked)} means: a model writes by that")
+            unclear = ", ".join(map(on_one_line, asked))
+            warn(f"say under label_descriptions what {unclear} means: a model writes by that")
         return {}
     if len(labels) <= _FEW_LABELS:
         asked = list(labels)
@@ -472,9 +478,16 @@ def _address(url: str) -> str:
     return url
 
 
+def _name(name: str) -> str:
+    """Refuse what is no name or looks like a key, without repeating it."""
+    if not name.strip() or re.match(r"[a-z]{2,4}[-_]\w{0,8}[-_]?\w{16}", name):
+        raise click.UsageError("that is no model's name: it is empty, or looks like a key")
+    return _printable(name)
+
+
 def _variable(name: str) -> str:
     """Refuse what may be a key in place of its variable's name, without repeating it."""
-    if re.fullmatch(r"([A-Z_][A-Z0-9_]*)?", name):
+    if name in os.environ or re.fullmatch(r"([A-Z]+_[A-Z_]+)?", name):
         return name
     raise click.UsageError(
         "that is no variable's name, such as OPENAI_API_KEY; the key itself stays out of the file"
@@ -526,6 +539,8 @@ def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed:
     labels = sorted(found)
     if given["label_column"] in {given["text"], given["unit"]}:
         raise InvalidRecords(f"{file}: the label and the text or the unit have one column: name another")
+    if any(on_one_line(label) != label for label in labels):
+        raise InvalidRecords(f"{file}: a label has characters that are not printable: rename it")
     if not repeat(labels, len(records)):
         raise InvalidRecords(
             f"{file}: the column of the label has "

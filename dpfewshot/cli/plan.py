@@ -83,12 +83,13 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
         say(f"{describe(measured, unit, writer=project.text_writer)}\n      {account}")
-        free = _without_records(synthesizer) if output is None else _into_file(output, synthesizer)
+        shown: list[str] = []
+        free = _without_records(synthesizer, shown) if output is None else _into_file(output, synthesizer)
         for line in free:  # which takes a second or more each
             say(line)
         for line in _remedies(measured, needed, unit) if needed else ():
             say(line)
-        say(_next(measured, pays=pays))
+        say(_next(measured, pays=pays, shown=bool(shown)))
 
 
 # ---- in plain words --------------------------------------------------------------------------------------
@@ -180,25 +181,29 @@ def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
     yield f"      {on_one_line(output)} has them, at epsilon 0: if they will do, spend nothing"
 
 
-def _without_records(synthesizer: Synthesizer) -> Iterator[str]:
-    """What the prompt says by itself for the first labels, so that its words can be mended for nothing."""
+def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str]:
+    """What the prompt says by itself for the first labels, so that its words can be mended for nothing.
+
+    The texts are added to those that are shown.
+    """
     set_up = synthesizer.set_up
     labels = set_up.plan.labels
-    tokens, shown = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
+    tokens, tried = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
-        tokens, shown = set_up.plan.settings.max_tokens, 1
+        tokens, tried = set_up.plan.settings.max_tokens, 1
     most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
     subjects = {one: set_up.task.subjects(one) for one in labels}
-    some = f", for {shown} of {len(labels)} labels" if shown < len(labels) else ""
+    some = f", for {tried} of {len(labels)} labels" if tried < len(labels) else ""
     whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
     yield f"      without your data, {whose} writes{some}:"
     letters = False
     try:
-        for label in labels[:shown]:
+        for label in labels[:tried]:
             said: list[str] = []
             for _ in range(min(most, max(1, len(subjects[label])))):
                 said.append(set_up.without_records(label, said, tokens).text)
                 letters = letters or _OF_A_LETTER.search(said[-1]) is not None
+                shown.append(said[-1])
                 yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
@@ -287,8 +292,8 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
         yield f"      what also helps: {'; '.join(further)} (docs/how-to/settings.md)"
 
 
-def _next(plan: GenerationPlan, *, pays: bool) -> str:
-    """The commands to type now: texts without records may do, and cost nothing."""
+def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
+    """The commands to type now: texts without records may do if some are shown, and cost nothing."""
     from dpfewshot.planning.plan import epsilon_warnings
 
     if not pays:
@@ -303,14 +308,14 @@ def _next(plan: GenerationPlan, *, pays: bool) -> str:
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     if in_file and given - {"output"} == {"labels"}:
-        generate += " for all labels, or with --label for these alone"
+        generate = f"dpfewshot plan for all labels, or {generate} with --label for these alone"
     elif given - {"output"} or not in_file:
         generate += ", with the same options"
     if not in_file:
         generate += " and --output demos.jsonl"
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
-    if context.params["output"]:
+    if not shown:
         return f"next: {generate}"
     return f"next: dpfewshot plan --output FILE if the texts above will do, which is free; else {generate}"
 

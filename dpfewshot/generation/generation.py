@@ -160,7 +160,7 @@ class Generation:
         loop, found = self.set_up.loop, dict[str, list[str]]()
         for run in self.runs:
             kept = None if run.reservation is None else run.reservation.histogram
-            if kept is not None and isinstance(loop, HistogramLoop):
+            if kept is not None and self.set_up.certified and isinstance(loop, HistogramLoop):
                 found.setdefault(run.plan.labels[0], []).extend(loop.known_words(kept))
         return {label: [*dict.fromkeys(words)] for label, words in found.items()}
 

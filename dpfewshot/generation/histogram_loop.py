@@ -35,7 +35,7 @@ from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.backends.protocol import Logprobs, closing_block
 from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
-from dpfewshot.generation.brief import Brief
+from dpfewshot.generation.brief import ASKED, Brief
 from dpfewshot.generation.draft import Draft, ShapedDraft, ending, tokenized
 from dpfewshot.generation.models_words import COURTESIES, has_a_models_words
 from dpfewshot.generation.token_loop import NO_PROBABILITY, PublicRequest, TextRequest, TokenLoop, answered
@@ -249,15 +249,15 @@ class HistogramLoop(TokenLoop):
         return self._best(written, Histogram(), request, style), style
 
     def _candidates_of(
-        self, writer: TextWriter, histogram: Histogram, request: PublicRequest
+        self, writer: TextWriter, histogram: Histogram, request: PublicRequest, asked: int = ASKED
     ) -> tuple[list[_Candidate], _Style]:
         style = replace(self._style(histogram, request.max_tokens), named=False)  # it names as it likes
-        brief = self._brief(histogram, request, style)
+        brief = replace(self._brief(histogram, request, style), asked=asked)
         texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
         ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
         written = [
             _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
-            for tokens in tokenized(texts[:CANDIDATES], self.backend)
+            for tokens in tokenized(texts[: max(asked, CANDIDATES)], self.backend)
         ]
         if kept := [one for one in written if one.text]:
             return kept, style
@@ -304,13 +304,12 @@ class HistogramLoop(TokenLoop):
         self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
         seen /= EXPECTING
         if self.text_writer is not None:
-            nothing = Histogram()
-            brief = self._brief(nothing, request, self._style(nothing, request.max_tokens))
-            texts = replace(brief, asked=_FORESEEN).texts(self.text_writer, request.stop)
-            for each in (features(text, self.backend.tokenize) for text in texts):
-                seen[0][[*each.words]] += 1 / len(texts)
-                if each.first is not None:
-                    seen[1][each.first] += 1 / len(texts)
+            written, _ = self._candidates_of(self.text_writer, Histogram(), request, _FORESEEN)
+            for one in written:
+                request.stop.check()
+                found = features(one.text, self.backend.tokenize)
+                for place, words in enumerate((found.words, {found.first})):
+                    seen[place][[each for each in words if each in range(seen.shape[1])]] += 1 / len(written)
         return Expected.of(seen[0], seen[1], self.backend)
 
     def _counted(self, request: TextRequest) -> Iterator[Features]:

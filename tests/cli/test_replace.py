@@ -55,6 +55,17 @@ def spent() -> dpf.PrivacySpend:
     return dpf.open_account("sqlite:///budget.db", "tickets").spent
 
 
+def test_a_run_is_whole_though_its_words_cannot_be_shown(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: object) -> None:
+        raise dpf.BackendError("the server is away")
+
+    edit(top_k="# top_k")
+    monkeypatch.setattr(dpf.Synthesizer, "counted_words", away)
+    status, _, err = made("generate")
+    assert (status, "you may publish these texts" in err) == (0, True)
+    assert "warning: the words that were counted cannot be shown: the server is away\n" in err
+
+
 def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) -> None:
     before, cost = lines(), spent()
     status, out, err = generated("replace", "2", "4-5")

@@ -59,7 +59,10 @@ def test_a_named_model_writes_the_texts_of_all_commands(made: Run, monkeypatch: 
         assert made("prompt", "--demonstrations", "free.jsonl", "Where is it?")[0] == 0
         assert "cannot write free.jsonl: File exists" in made("plan", "--output", "free.jsonl")[2]
     assert all(body["model"] == "large" for body in bodies)
-    status, _, err = made("replace", "3")  # nobody answers
+    out = made("plan", "--set", "epsilon=1")[1]  # nobody answers
+    assert "without records is not known: " in out
+    assert "--output" not in out
+    status, _, err = made("replace", "3")
     assert (status, "does not answer" in err) == (2, True), err
     assert len(Path("demos.jsonl").read_text().splitlines()) == 5
 

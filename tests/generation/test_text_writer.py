@@ -11,6 +11,7 @@ import traceback
 import unicodedata
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -250,6 +251,15 @@ def test_its_words_without_records_are_expected_and_no_other_texts_words(model):
     assert not {planet, animals} & expected[0].words.keys()
     assert [expected[1].words[word] for word in (planet, animals)] == pytest.approx([1, 0.5], abs=0.01)
     assert what in expected[1].firsts[:2]
+
+
+def test_texts_without_a_token_are_found_before_anything_is_charged():
+    known = dpf.backends.Scripted([" my", " parcel", " is", " late"], lambda _: [1.0] * 4)
+    for answer, spent in (("12 34\n((", False), ("Unknown my parcel\nmy parcel is late", True)):
+        run = synthesizer(known, lambda _, answer=answer: answer, max_tokens=4)
+        with nullcontext() if spent else pytest.raises(BackendError, match="has no tokens for what the text"):
+            run.generate("Refund")
+        assert bool(run.spent.epsilon) is spent
 
 
 @pytest.fixture(scope="module")

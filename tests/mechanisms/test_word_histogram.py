@@ -23,6 +23,7 @@ from dpfewshot.audit import canary_game
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, LedgerError
 from dpfewshot.generation import histogram_loop
+from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Style
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
@@ -604,6 +605,16 @@ class Failing(dpf.backends.LogprobBackend):
     def open_block(self, *prompts, **settings):
         """The model's own, which evaluates what prompts share once."""
         return (self.model if self.answers else super()).open_block(*prompts, **settings)
+
+
+def test_words_of_a_count_that_nobody_paid_for_are_not_told(model):
+    for budget in (dpf.NO_PRIVACY, dpf.PrivacyBudget(8, 1e-5)):
+        with synthesizer(model, budget=budget) as run:
+            run.generate("Refund")
+            assert bool(run.counted_words()) is (budget is not dpf.NO_PRIVACY)
+        audited = unaccounted(run.set_up)
+        audited.release("Refund", 4)
+        assert audited.counted_words() == {}
 
 
 def test_a_model_that_is_away_costs_nothing(model):

@@ -361,13 +361,16 @@ def server_address(url: str) -> SplitResult:
     parts = _split(url, "base_url", "http://localhost:8000/v1")
     if "@" in parts.netloc:
         raise BackendError("base_url holds a user or password: pass a key as api_key instead")
+    if parts.query or parts.fragment:
+        raise BackendError("base_url must end with its path, such as /v1")
     return parts
 
 
 def _split(url: str, name: str, example: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isascii()
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        sound = sound and url.isascii() and url.isprintable() and " " not in url
         _ = parts.port  # raises if it is not a number
     except ValueError:
         sound = False
