@@ -97,8 +97,11 @@ _FEWEST: Final = 3
 _PREVIEWED: Final = 3
 """Candidates of a text without records: somebody waits for it, and gets it for nothing."""
 
-_FORESEEN: Final = 18
-"""Texts without records that a text writer is asked for, to know which words to expect."""
+_FORESEEN, _FORESEEN_TOKENS = 18, 1000
+"""Texts without records that a text writer is asked for, to know which words to expect, and their tokens.
+
+More take a server without a GPU longer than `ChatWriter` waits.
+"""
 
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -304,7 +307,8 @@ class HistogramLoop(TokenLoop):
         self._written([_Candidate(self.draft()) for _ in range(EXPECTING)], request, seen=seen)
         seen /= EXPECTING
         if self.text_writer is not None:
-            written, _ = self._candidates_of(self.text_writer, Histogram(), request, _FORESEEN)
+            asked = min(_FORESEEN, max(ASKED, _FORESEEN_TOKENS // request.max_tokens))
+            written, _ = self._candidates_of(self.text_writer, Histogram(), request, asked)
             for one in written:
                 request.stop.check()
                 found = features(one.text, self.backend.tokenize)

@@ -248,6 +248,9 @@ def test_its_words_without_records_are_expected_and_no_other_texts_words(model):
         expected.append(set_up.loop._expected(request))  # noqa: SLF001 - nothing shows it
         told = set_up.text_writer
     assert "Write 18 texts, as 18 people would" in told.prompts[0]
+    request = PublicRequest(prompts=set_up.prompts("Refund", 0), max_tokens=100)
+    set_up.loop._expected(request)  # noqa: SLF001
+    assert "Write 10 texts, as 10 people would" in told.prompts[1]
     assert not {planet, animals} & expected[0].words.keys()
     assert [expected[1].words[word] for word in (planet, animals)] == pytest.approx([1, 0.5], abs=0.01)
     assert what in expected[1].firsts[:2]
