@@ -188,7 +188,9 @@ def _tell_words(synthesizer: Synthesizer) -> None:
         warn(f"the words that were counted cannot be shown: {error}")
         return
     if 0 < len(counted_words) <= LISTED:
-        stages()("words that your records often have (one or two may be noise), which the texts may use:")
+        stages()(
+            "words that stand out in the noisy count of your records; of a label's few, half may be noise:"
+        )
         for label, words in counted_words.items():
             stages()(
                 f"  {on_one_line(label)}: {', '.join(words[:_WORDS]) or 'none that stands out of the noise'}"
@@ -202,7 +204,10 @@ def _conclude(demonstrations: Demonstrations, account: Account | None, *, replac
         with suppress(LedgerError):
             if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
                 stages()(f"spent from the account in all: {in_all}")
-        stages()("you may publish these texts, or use them in prompts to any model, without limit")
+        stages()(
+            "you may publish these texts, or use them in prompts to any model, without limit; names and "
+            "facts in them are invented"
+        )
         discarded = "texts that you would not use: "
         if replaceable:
             discarded += "dpfewshot replace writes others in their place, at no cost"

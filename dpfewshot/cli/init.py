@@ -62,12 +62,16 @@ _FROM_NO_RECORD: Final = (
 _SITUATIONS: Final = (
     "What do people write about? Name some situations of each label, by what the writer does, wants or asks: "
     '"losing a key; asking what a new key costs". Not "our keys", nor a thing alone. Each text takes one, so '
-    "these words matter most; prompts have them, too. Enter skips a label"
+    "name as many as you want texts. These words matter most; prompts have them, too. Enter skips a label"
 )
 
 _WRITER: Final = (
     "Optional: a larger model, yours or hosted, writes better texts. It is sent noisy counts of words, and "
     "no record. Address of its server, such as https://api.openai.com/v1 (Enter: none)"
+)
+
+_NO_WRITER_NAMED: Final = (
+    f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}"
 )
 
 _SHOTS: Final = 2
@@ -129,7 +133,7 @@ ledger = "sqlite:///budget.db"  # the database that counts it: keep it, and keep
 account = {name}  # its name
 create = true  # the first generate creates the account, with the budget above
 
-[model]  # on this machine: reads the records and writes the texts
+[model]  # on this machine: reads the records, and writes the texts unless a text_writer does
 {model}  # a GGUF file or a name of `dpfewshot model`; default: the packaged SmolLM2-135M
 {text_writer}  # a larger model that writes them, from noisy counts alone: docs/how-to/text-writer.md
 {text_writer_url}  # its server, yours or hosted
@@ -236,12 +240,13 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         click.echo(json.dumps({"file": FILE_NAME, **given, "unit": unit, "labels": labels}))
         return
     is_there = _fetched(given["model"], yes=yes)
+    _warn_of_writer(project)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
     for line in (
         *([_public(labels)] if yes else ()),
         *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
-        _who_writes(given),
+        *(() if given["text_writer"] else (_NO_WRITER_NAMED,)),
         f"wrote {FILE_NAME}: correct what is wrong; next: {first}",
     ):
         say(on_one_line(line))
@@ -278,10 +283,12 @@ def _in_words(project: Project) -> Iterator[str]:
     yield f"{kept} whether the texts help; {FILE_NAME} can change that"
 
 
-def _who_writes(given: Mapping[str, Any]) -> str:
-    if writer := given["text_writer"]:
-        return f"{writer} at {given['text_writer_url']} writes the texts, and is sent no record"
-    return f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}"
+def _warn_of_writer(project: Project) -> None:
+    """Say what a larger model still needs: an extra, or its key."""
+    try:
+        project.chat_writer()
+    except DPFewShotError as error:
+        warn(on_one_line(str(error)))
 
 
 def _warn_of_units(
@@ -338,8 +345,8 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
         each = ", ".join(f"{on_one_line(label)} {size}" for label, size in sizes.items())
     labels = counted(len(sizes), "label")
     usual = (
-        f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; good texts take {needed} "
-        f"{people}, which {sum(size >= needed for size in numbers) or 'none'} of {labels} have"
+        f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; texts reflect labels of "
+        f"{needed} {people} or more: {sum(size >= needed for size in numbers) or 'none'} of {labels}"
         for epsilon, needed in ENOUGH.items()
     )
     once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
@@ -347,7 +354,7 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
         f"{people.capitalize()} of a label{once}: {each}",
         f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is in the data becomes",
         *usual,
-        f"Take 1 if it would harm a {noun} to be known to be in the data",
+        f"Take 1 if it harms a {noun} to be known to be in the data: texts of smaller labels are whole, too",
     )
     return "\n".join(lines)
 
@@ -360,7 +367,7 @@ def _enough(units: int, epsilon: float) -> bool:
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "Words of a text, at most, as in most such texts (15 is no count of yours)"
+    question = "Words of a text, at most, as in most such texts (15 is only a default)"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 

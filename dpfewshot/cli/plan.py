@@ -130,7 +130,8 @@ def describe(plan: GenerationPlan, unit: str | None = None, *, writer: str | Non
         lines.append(f"kept to test on: {kept}; the texts are written from the others")
     lines.append(f"cost: {_cost(plan, noun)}")
     if plan.estimated_seconds is not None:
-        elsewhere = "" if writer is None else f", and the time that {writer} takes for each text"
+        requests = plan.demonstrations + len(plan.strata)
+        elsewhere = "" if writer is None else f", and the time that {writer} takes for {requests} requests"
         lines.append(f"time: at most about {duration_text(plan.estimated_seconds)}{elsewhere}")
     if plan.epsilon is not None:
         warning = "warning: " * bool(noisy_strata(plan))
@@ -178,7 +179,10 @@ def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
                 file.flush()
                 said.append(one.text)
                 yield f"        {on_one_line(label)}: {on_one_line(one.text)}"
-    yield f"      {on_one_line(output)} has them, at epsilon 0: if they will do, spend nothing"
+    yield (
+        f"      {on_one_line(output)} has them, at epsilon 0. If they will do, spend nothing: "
+        f'dpfewshot prompt --demonstrations {on_one_line(output)} "a new text"'
+    )
 
 
 def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str]:
@@ -316,7 +320,7 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     if not shown:
-        return f"next: {generate}"
+        return f"next: {'else ' * bool(context.params['output'])}{generate}"
     return f"next: dpfewshot plan --output FILE if the texts above will do, which is free; else {generate}"
 
 

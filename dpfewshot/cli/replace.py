@@ -18,7 +18,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import quiet_option, stages
+from dpfewshot.cli.printing import quiet_option, say, stages
 from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
@@ -269,7 +269,7 @@ def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration])
     """The lines that the user would not use, of texts that are listed by label, new ones with a mark."""
     for number, one in sorted(texts.items(), key=lambda each: (each[1].label, each[0])):
         mark = " " if one in known else "*"
-        click.echo(f"{number:4} {mark} [{on_one_line(one.label)}] {on_one_line(one.text)}")
+        say(f"{number:4} {mark} [{on_one_line(one.label)}] {on_one_line(one.text)}")
     stages()(JUDGE)
     mark = "*: new; " * any(one not in known for one in texts.values())
     question = f"replace which lines, such as 2 5-7 ({mark}Enter: none)"

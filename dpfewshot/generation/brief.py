@@ -23,6 +23,9 @@ ASKED: Final = 6
 _FIRSTS, _WORDS, _EARLIER = 12, 40, 20
 """The most first words, words and earlier texts that it is told."""
 
+_COMMON: Final = 0.2
+"""The share from which a first word is told: of 60 records, less may be noise, and each text begins so."""
+
 _THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 """What a reasoning model may say before its answer."""
 
@@ -83,13 +86,14 @@ class Brief:
             f"{each}, without a number and without anything else.",
             f"{length} words each.",
         ]
-        if self.firsts:
-            begin = [f"{word} ({100 * share:.0f} %)" for word, share in self.firsts.items()]
+        if begin := [
+            f"{word} ({100 * share:.0f} %)" for word, share in self.firsts.items() if share >= _COMMON
+        ]:
             lines.append(f"First words of real ones: {', '.join(begin[:_FIRSTS])}.")
         if self.known:
             lines.append(
-                f"Words of real ones, the commonest first: {', '.join(self.known[:_WORDS])}. Use them where "
-                "they fit, a few in each, and none for its own sake."
+                f"Words of real ones, the commonest first, some by chance: {', '.join(self.known[:_WORDS])}. "
+                "Use them where they fit, a few in each, and none for its own sake."
             )
         if self.lower:
             lines.append("Real ones have no capital letters and no marks.")

@@ -196,7 +196,10 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "done: 2 demonstrations in new.jsonl",
         f"account tickets: chain tip {here.chain_tip}",
         "spent: epsilon 2.0000, delta 1e-06",
-        "you may publish these texts, or use them in prompts to any model, without limit",
+        (
+            "you may publish these texts, or use them in prompts to any model, without limit; "
+            "names and facts in them are invented"
+        ),
         f"texts that you would not use: delete their lines; {JUDGE}",
     ]
     status, out, err = command(*GENERATE, *ACCOUNT, "--output", "new.jsonl", "--quiet")

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -74,9 +75,9 @@ def test_a_writer_is_told_the_task_and_what_is_known_of_the_records():
     )
     assert "with a blank line between them" in told
     assert told.endswith(
-        "About 4, and at most 9, words each.\nFirst words of real ones: My (38 %), I (10 %).\n"
-        "Words of real ones, the commonest first: key, lock. Use them where they fit, a few in each, and "
-        "none for its own sake.\nReal ones end without a mark.\n"
+        "About 4, and at most 9, words each.\nFirst words of real ones: My (38 %).\n"
+        "Words of real ones, the commonest first, some by chance: key, lock. Use them where they fit, a few "
+        "in each, and none for its own sake.\nReal ones end without a mark.\n"
         "Yours differ from these, which are there already:\na\nb"
     )
     assert str(brief(lower=True, marks=False)).endswith("Real ones have no capital letters and no marks.")
@@ -196,9 +197,10 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
 
     [stratum] = run._generation.runs  # noqa: SLF001 - nothing shows it
     histogram = Histogram.from_dict(stratum.reservation.histogram).spelled(model)
+    common = {token: share for token, share in histogram.firsts.items() if share >= 0.2 * math.sqrt(0.35)}
     known, firsts = (
         [model.detokenize([token]).strip() for token in sorted(some, key=some.get, reverse=True)]
-        for some in (histogram.words, histogram.firsts)
+        for some in (histogram.words, common)
     )
     assert known
     assert run.counted_words() == {"Refund": known}
@@ -208,8 +210,8 @@ def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, m
         told, _, rest = prompt.partition(" words each.\n")
         assert told.startswith(SUPPORT_TICKETS.instruction + "\n\nCategory: Refund\n\nWrite ")
         assert f"{told.splitlines()[-1]} words each." in lengths or "\nAt most 13" in told
-        assert f"Words of real ones, the commonest first: {', '.join(known[:40])}. " in rest
-        assert re.findall(r"(\w+) \(\d+ %\)", rest) == firsts[:12]
+        assert f"Words of real ones, the commonest first, some by chance: {', '.join(known[:40])}. " in rest
+        assert re.findall(r"(\w+) \(\d+ %\)", rest) == firsts
     assert writer.prompts[2].endswith("there already:\nI want my money back.")
 
 
