@@ -276,8 +276,8 @@ class Synthesizer:
         """The records' words that stand out of the noise of each label's count, the commonest first.
 
         They are released: what the texts of a `WordHistogram` say of the records comes from them, and from
-        counts of first words, lengths and ends. A few may be noise. Labels that are not counted are missing,
-        and all of them without a guarantee.
+        counts of first words, lengths and ends. Some may be noise: half of them, if a label has few. Labels
+        that are not counted are missing, and all of them without a guarantee.
         """
         return self._generation.counted_words()
 

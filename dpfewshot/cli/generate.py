@@ -206,7 +206,7 @@ def _conclude(demonstrations: Demonstrations, account: Account | None, *, replac
                 stages()(f"spent from the account in all: {in_all}")
         stages()(
             "you may publish these texts, or use them in prompts to any model, without limit; names and "
-            "facts in them are invented"
+            "facts in them may be invented"
         )
         discarded = "texts that you would not use: "
         if replaceable:

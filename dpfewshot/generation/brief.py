@@ -20,8 +20,8 @@ from dpfewshot.tasks.layout import BLANK_LINE, on_lines, on_one_line
 ASKED: Final = 6
 """Texts that a text writer is asked for at a time, of which one is released: the first without a flaw."""
 
-_FIRSTS, _WORDS, _EARLIER = 12, 40, 20
-"""The most first words, words and earlier texts that it is told."""
+_WORDS, _EARLIER = 40, 20
+"""The most words and earlier texts that it is told."""
 
 _COMMON: Final = 0.2
 """The share from which a first word is told: of 60 records, less may be noise, and each text begins so."""
@@ -89,7 +89,7 @@ class Brief:
         if begin := [
             f"{word} ({100 * share:.0f} %)" for word, share in self.firsts.items() if share >= _COMMON
         ]:
-            lines.append(f"First words of real ones: {', '.join(begin[:_FIRSTS])}.")
+            lines.append(f"First words of real ones: {', '.join(begin)}.")
         if self.known:
             lines.append(
                 f"Words of real ones, the commonest first, some by chance: {', '.join(self.known[:_WORDS])}. "

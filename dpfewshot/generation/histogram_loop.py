@@ -255,19 +255,7 @@ class HistogramLoop(TokenLoop):
         self, writer: TextWriter, histogram: Histogram, request: PublicRequest, asked: int = ASKED
     ) -> tuple[list[_Candidate], _Style]:
         style = replace(self._style(histogram, request.max_tokens), named=False)  # it names as it likes
-        brief = replace(self._brief(histogram, request, style), asked=asked)
-        texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
-        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
-        written = [
-            _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
-            for tokens in tokenized(texts[: max(asked, CANDIDATES)], self.backend)
-        ]
-        if kept := [one for one in written if one.text]:
-            return kept, style
-        raise BackendError("the model has no tokens for what the text writer writes")
-
-    def _brief(self, histogram: Histogram, request: PublicRequest, style: _Style) -> Brief:
-        return Brief(
+        brief = Brief(
             preamble=self.preamble,
             topic=f"{self.label_field}: {request.topic}",
             words=style.words,
@@ -281,7 +269,17 @@ class HistogramLoop(TokenLoop):
             lower=style.lower,
             earlier=request.earlier,
             multiline=self.layout.multiline,
+            asked=asked,
         )
+        texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
+        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
+        written = [
+            _Candidate(self.draft([*tokens, *ends][: request.max_tokens]))
+            for tokens in tokenized(texts[: max(asked, CANDIDATES)], self.backend)
+        ]
+        if kept := [one for one in written if one.text]:
+            return kept, style
+        raise BackendError("the model has no tokens for what the text writer writes")
 
     def known_words(self, kept: Mapping[str, object]) -> list[str]:
         """The words of the records that a reservation's histogram has, the commonest first. Public."""

@@ -198,7 +198,7 @@ def test_a_pipe_reads_a_line_for_each_stage_and_nothing_with_quiet(command: Run,
         "spent: epsilon 2.0000, delta 1e-06",
         (
             "you may publish these texts, or use them in prompts to any model, without limit; "
-            "names and facts in them are invented"
+            "names and facts in them may be invented"
         ),
         f"texts that you would not use: delete their lines; {JUDGE}",
     ]
