@@ -125,8 +125,8 @@ def accuracy() -> Lines:
         (
             f"On average, examples at ε = 1 are {gained(OURS, 1.0, ZERO_SHOT):.1f} points above none, and "
             f"{gained(OURS, 1.0, NO_RECORDS):.1f} above those written without data (real records: "
-            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}). These are certified runs of the default settings, "
-            "with two examples of each label; the model that wrote them also labels. Runs of one kind differ by up "
+            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}). Certified runs, default settings, two examples of "
+            "each label, labelled by the model that wrote them; runs of one kind differ by up "
             f"to {spread():.0f} points ([each run](docs/decisions/histogram.md#in-use))."
         )
     ]
@@ -150,12 +150,11 @@ def peers() -> Lines:
     none = [name for name, as_run in claims.items() if as_run is None]
     return [
         (
-            f"Of {measured} comparisons with published methods on three tasks, at equal certified ε, our "
-            f"token-by-token mechanism (not the default) won {behind} and lost {len(leading) or 'none'}; the others "
-            "show no significant (95 %) difference. On a fourth task, MIT-G, Tang et al. win by 8 to 10 points from "
-            "ε = 2. Where their code states ε = 1 and runs with its default seeds, we can prove "
-            f"{comparison.rounded_up(claims['Tang et al.'])} at best (Tang et al.), and no ε for {' and '.join(none)}. "
-            "[Times, settings, versions, and where others are better](docs/comparison.md)."
+            f"At equal certified ε, of {measured} comparisons with published methods on three tasks our "
+            f"token-by-token mechanism (not the default) won {behind}, and lost {len(leading) or 'none'}, "
+            "significantly (95 %). On a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. Where their code, "
+            f"run as it comes, states ε = 1, we can prove {comparison.rounded_up(claims['Tang et al.'])} at best (Tang et al.), and no ε "
+            f"for {' and '.join(none)}. [Settings, versions, and where others are better](docs/comparison.md)."
         )
     ]
 
