@@ -61,8 +61,9 @@ _FROM_NO_RECORD: Final = (
 
 _SITUATIONS: Final = (
     "What do people write about? Name some situations of each label, by what the writer does, wants or asks: "
-    '"losing a key; asking what a new key costs". Not "our keys", nor a thing alone. Each text takes one, so '
-    "name as many as you want texts. These words matter most; prompts have them, too. Enter skips a label"
+    '"losing a key; asking what a new key costs". Not "our keys", nor a thing alone, and none with "or". '
+    "Each text takes one, so name as many as you want texts. These words matter most; prompts have them, "
+    "too. Enter skips a label"
 )
 
 _WRITER: Final = (
@@ -388,8 +389,9 @@ def _describe_texts(given: dict[str, Any], sent: str, *, yes: bool) -> None:
     if not yes:
         say(_FROM_NO_RECORD, err=True)
     question = (
-        f'What is a text: its kind, writer, reader, and parts if all have them? Such as "{sent}" or '
-        '"a news item: a headline and a sentence"'
+        f'What is a text: its kind, manner, writer, reader, and parts if all have them? Such as "{sent}", '
+        '"a short message, in a hurry and without a greeting, that ..." or "a news item: a headline and a '
+        'sentence"'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)
 

@@ -37,7 +37,7 @@ from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.brief import ASKED, Brief
 from dpfewshot.generation.draft import Draft, ShapedDraft, ending, tokenized
-from dpfewshot.generation.models_words import COURTESIES, has_a_models_words
+from dpfewshot.generation.models_words import COURTESIES, FORMALITIES, has_a_models_words
 from dpfewshot.generation.token_loop import NO_PROBABILITY, PublicRequest, TextRequest, TokenLoop, answered
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.mechanisms.word_histogram import (
@@ -412,7 +412,7 @@ class HistogramLoop(TokenLoop):
         style = _Style(
             self._gains(histogram), words, marks, lower, has_name, prompted, frozenset(said_before)
         )
-        phrases = self._with_tokens(COURTESIES) if style.has_sentences else []
+        phrases = self._with_tokens(FORMALITIES + (COURTESIES if style.has_sentences else ()))
         theirs = {word.lower() for word in said}
         unsaid = [
             tokens

@@ -1,6 +1,6 @@
 """What only a model writes, and hardly any record: a text that has it stands behind others.
 
-A long text has no `COURTESIES` unless the records have them.
+A text has no `FORMALITIES`, and a long one no `COURTESIES`, unless the records have their words.
 
 English phrases, found among candidates of public tasks. How many records of public data sets have one is
 counted in docs/decisions/histogram.md.
@@ -52,10 +52,17 @@ _OF_A_LABEL: Final = re.compile(
 """What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
 
 
+FORMALITIES: Final = (
+    *("I am writing", "I'm writing", "inform you", "anything I can", "anything else I can"),
+    *("I hope this", "I hope that this", "hope you are doing", "hope you're doing"),
+    *(f"{it} {finds}" for it in ("email", "letter", "message") for finds in ("finds", "gets", "reaches")),
+)
+"""What a small model begins and ends a message with: "I hope this message finds you well"."""
+
 COURTESIES: Final = (
     *("Thank", "Thanks", "thank", "thanks", "thankful", "appreciate", "appreciated", "grateful"),
     *("I look", "Looking forward", "looking forward", "Please let", "please let", "and let"),
-    *("Please feel", "please feel", "assistance", "prompt", "email finds", "message finds", "Goodbye"),
+    *("Please feel", "please feel", "assistance", "prompt", "Goodbye"),
 )
 """What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
 

@@ -879,6 +879,21 @@ def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_th
     assert any("me let" in text for text in texts)
 
 
+@pytest.mark.parametrize("theirs", [(), (" reaches",)])
+def test_no_text_has_a_letters_formalities_unless_the_records_have_their_words(theirs):
+    vocabulary = [" email", " reaches", " we", ".", "\n"]
+    model = dpf.backends.Scripted(vocabulary, lambda _: [0.4, 0.3, 0.1, 0.1, 0.1], end_token_ids={4})
+    loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, [0.0] * 16, [1.0] * 4, {})
+    request = PublicRequest(
+        prompts=PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund"), max_tokens=12
+    )
+    begun = [_Candidate(loop.draft([2])) for _ in range(30)]
+    written = loop._written(begun, request, loop._style(counted, 12))  # noqa: SLF001
+    assert any("email reaches" in one.text for one in written) is bool(theirs)
+    assert any("reaches email" in one.text for one in written)
+
+
 @pytest.mark.parametrize(
     ("task", "theirs", "commonest", "said"),
     [
