@@ -88,6 +88,9 @@ _NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 _TAG: Final = re.compile(r"<.+>|\[[A-Z_]+\]")
 """How special tokens are spelled."""
 
+_CHOICE: Final = re.compile(r"[\w-]+ or [\w-]+")
+"""What a description leaves open, and its writer would not: "my knee or hip"."""
+
 _SHORTEST: Final = 3
 """Letters of a word that becomes likelier or less so."""
 
@@ -116,7 +119,7 @@ class _Style:
         marks: whether its sentences end with a mark.
         lower: whether it has no capital letters.
         named: whether it names somebody or something.
-        prompted: what it has from its prompt if it says it: the length, and the label's field.
+        prompted: what it has from its prompt if it says it: the length, the label's field, "knee or hip".
         prompt: the words of its prompt, in lower case, which name nobody.
         unsaid: tokens of phrases that it does not have.
     """
@@ -389,6 +392,7 @@ class HistogramLoop(TokenLoop):
 
         That a text lacks a name is no flaw beside its label: "Hi Support Team" is a name, too.
         """
+        style = replace(style, prompted=(*style.prompted, *_CHOICE.findall(request.topic)))
         worth = {one: one.worth(histogram, self.backend.tokenize, request.earlier, style) for one in written}
         ranked = sorted(written, key=lambda one: worth[one], reverse=True)
         fits = lru_cache(maxsize=None)(request.fits)

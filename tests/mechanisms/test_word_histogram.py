@@ -751,6 +751,22 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     assert histogram_loop._among(np.zeros(3), frozenset({0, 2})) == [1]  # noqa: SLF001 - no text shows it
 
 
+@pytest.mark.parametrize(
+    ("topic", "best"), [("a knee or hip hurts", "hip hurts."), ("a hip", "knee or hip hurts.")]
+)
+def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, best):
+    model = dpf.backends.Scripted([" knee", " or", " hip", " hurts", ".", "\n"], lambda _: [1 / 6] * 6)
+    loop = HistogramLoop(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    written = [_Candidate(loop.draft()) for _ in range(2)]
+    for one, tokens, logprob in zip(written, ([0, 1, 2, 3, 4, 5], [2, 3, 4, 5]), (-0.1, -9.0), strict=True):
+        for token in tokens:
+            one.add(token, logprob)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = PublicRequest(prompts=prompts, max_tokens=9, topic=f"Refund: {topic}")
+    flat = Histogram({}, {}, FLAT, [1.0] * 4, {})
+    assert loop._best(written, flat, request, _Style()).text == best  # noqa: SLF001
+
+
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
     words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
