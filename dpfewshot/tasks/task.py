@@ -54,9 +54,9 @@ class Task:
             texts, and beside it in prompts to label a text. Texts that are written without records take turns
             with the subjects in it: "a lost key; an extra key" has two.
         no_repeat_ngram_size: n ≥ 2: no n tokens in a row come twice in a generated field, or from an example,
-            apart from what may end it; no two texts of a label, in a run or in one of its disjoint parts,
-            begin with the same n, and none with the first two of one of the 20 before it; 0 for no such rule.
-            Small models repeat themselves. It has no effect beside a schema.
+            apart from what may end it. Where tokens are drawn, no two texts of a label, in a run or in one of
+            its disjoint parts, begin with the same n, and none with the first two of one of the 20 before it.
+            0 for no such rule. Small models repeat themselves. It has no effect beside a schema.
 
     Raises:
         InvalidTask: a value is empty, of the wrong type, repeated, or longer than one line; or both or none
