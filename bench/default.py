@@ -79,13 +79,20 @@ NEWS = dpf.Task(
     text_field="Item",
     labels=dpf.tasks.AGNEWS.labels,
 )
-"""As `init` writes it; `dpf.tasks.AGNEWS` is the papers' task."""
+ENTRIES = dpf.Task(
+    name="dbpedia",
+    instruction="Write the first sentence of an encyclopaedia entry, of the given category.",
+    label_field="Category",
+    text_field="Text",
+    labels=dpf.tasks.DBPEDIA.labels,
+)
+"""As `init` writes them; those of `dpf.tasks` are the papers' tasks."""
 
 SETS = (
     Set(BANK, "banking77.train", "banking77.test", 20),
     Set(dpf.tasks.TREC, "trec.train", "trec.test", 20),
     Set(NEWS, "agnews.train_subset", "agnews.test", 50),
-    Set(dpf.tasks.DBPEDIA, "dbpedia.train_subset", "dbpedia.test_subset", 30),
+    Set(ENTRIES, "dbpedia.train_subset", "dbpedia.test_subset", 30),
 )
 
 
