@@ -60,19 +60,20 @@ _FROM_NO_RECORD: Final = (
 )
 
 _SITUATIONS: Final = (
-    "What do people write about? Name some situations of each label, by what the writer does, wants or asks: "
-    '"losing a key; asking what a new key costs". Not "our keys", nor a thing alone, and none with "or". '
-    "Each text takes one, so name as many as you want texts. These words matter most; prompts have them, "
-    "too. Enter skips a label"
+    "What do people write about? Name situations of each label by what the writer does, wants or asks, with "
+    'semicolons between them: "losing a key; asking what a new key costs". Each gives one text: two or three '
+    'will do. A thing alone ("our keys"), or two with "or" between them, give poor texts. These words matter '
+    "most, and are in prompts. Enter skips a label"
 )
 
 _WRITER: Final = (
-    "Optional: a larger model, yours or hosted, writes better texts. It is sent noisy counts of words, and "
-    "no record. Address of its server, such as https://api.openai.com/v1 (Enter: none)"
+    "Optional: a larger model, yours or hosted, writes better texts. It is sent your answers above and "
+    "noisy counts of words, but no record. Address of its server, such as https://api.openai.com/v1 "
+    "(Enter: none)"
 )
 
 _NO_WRITER_NAMED: Final = (
-    f"a larger model, yours or hosted, may write the texts, from no record: text_writer in {FILE_NAME}"
+    f"no larger model writes the texts; to have one that does, name it as text_writer in {FILE_NAME}"
 )
 
 _SHOTS: Final = 2
@@ -355,7 +356,10 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
         f"{people.capitalize()} of a label{once}: {each}",
         f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is in the data becomes",
         *usual,
-        f"Take 1 if it harms a {noun} to be known to be in the data: texts of smaller labels are whole, too",
+        (
+            f"Take 1 if it harms a {noun} to be known to be in the data, as with health or debts: texts of "
+            "smaller labels then read well, too, but say little of your data"
+        ),
     )
     return "\n".join(lines)
 
@@ -368,7 +372,7 @@ def _enough(units: int, epsilon: float) -> bool:
 
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
-    question = "Words of a text, at most, as in most such texts (15 is only a default)"
+    question = "The most words of a text, about as many as most such texts have (15 is only a default)"
     words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
     return -(-words * 4 // 3)
 
@@ -389,8 +393,8 @@ def _describe_texts(given: dict[str, Any], sent: str, *, yes: bool) -> None:
     if not yes:
         say(_FROM_NO_RECORD, err=True)
     question = (
-        f'What is a text: its kind, manner, writer, reader, and parts if all have them? Such as "{sent}", '
-        '"a short message, in a hurry and without a greeting, that ..." or "a news item: a headline and a '
+        f'What is a text, who writes it, to whom, and how? Such as "{sent}", "a short message, in a hurry '
+        'and without a greeting, that ...", or with parts that all have: "a news item: a headline and a '
         'sentence"'
     )
     _answer(given, "texts_are", question, None, _printable, yes=yes)

@@ -125,7 +125,7 @@ def replace_asked(
 
     Those that are not known have a mark, if any are.
     """
-    for turn in count(1):
+    for turn in count(1 + bool(known)):  # if texts are known, there was a round before
         texts = _checked(synthesizer, project, frozenset())
         chosen = _asked(texts, known or texts.values())
         if not chosen:
