@@ -2,8 +2,8 @@
 
 A text has no `FORMALITIES`, and a long one no `COURTESIES`, unless the records have their words.
 
-English phrases, found among candidates of public tasks. How many records of public data sets have one is
-counted in docs/decisions/histogram.md.
+English phrases, found among candidates of public and made-up tasks. How many records of public data sets
+have one is counted in docs/decisions/histogram.md.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
     assert listed(out)[:4] == [1, 6, 2, 7], "label by label"
     assert err.count("judge each text by itself: ") == 3
     assert err.count("change its description in `label_descriptions`") == 1
+    assert err.index("change its description") < err.index("done: 2 new texts")
     assert re.findall("done: .* new texts?", err) == ["done: 2 new texts", "done: 1 new text"]
     assert "line 11 has no text of this run" in err
 
@@ -128,6 +129,7 @@ def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.Monkey
     status, out, err = made("generate")
     assert (status, sorted(listed(out)), len(lines())) == (0, sorted(2 * [*range(1, 11)]), 10), err
     assert err.index("replace which lines") < err.index("1 new text") < err.index("next: dpfewshot choose")
+    assert "change its description" not in err, "a first round is no reason"
     cost = spent()
     assert made("verify")[0] == 0
     first = lines()
