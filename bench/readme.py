@@ -125,9 +125,9 @@ def accuracy() -> Lines:
         (
             f"On average, examples at ε = 1 are {gained(OURS, 1.0, ZERO_SHOT):.1f} points above none, and "
             f"{gained(OURS, 1.0, NO_RECORDS):.1f} above those written without data (real records: "
-            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}). Certified runs, default settings, two examples of "
-            "each label, labelled by the model that wrote them; runs of one kind differ by up "
-            f"to {spread():.0f} points ([each run](docs/decisions/histogram.md#in-use))."
+            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}); runs of one kind differ by up to {spread():.0f}. "
+            "Certified runs, default settings, two examples a label, labelled by the model that wrote them "
+            "([each run](docs/decisions/histogram.md#in-use))."
         )
     ]
 
@@ -150,12 +150,11 @@ def peers() -> Lines:
     none = [name for name, as_run in claims.items() if as_run is None]
     return [
         (
-            "On three tasks, at equal certified ε, our token-by-token mechanism (not the default) won "
-            f"{behind} of {measured} comparisons with published methods significantly (95 %), and lost "
-            f"{len(leading) or 'none'}. On a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. Run as it "
-            "comes, code that states ε = 1 has a provable ε of "
-            f"{comparison.rounded_up(claims['Tang et al.'])} at best (Tang et al.), or none ({', '.join(none)}). "
-            "[Settings, versions, and where others are better](docs/comparison.md)."
+            "[Published methods](docs/comparison.md), at equal certified ε: on three tasks our token-by-token "
+            f"mechanism (not the default) won {behind} of {measured} comparisons significantly (95 %), and lost "
+            f"{len(leading) or 'none'}; on a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. Their code as "
+            f"it comes, told ε = 1, has a provable ε of {comparison.rounded_up(claims['Tang et al.'])} at best, "
+            f"that of {' and '.join(none)} none."
         )
     ]
 

@@ -269,7 +269,7 @@ def _in_words(project: Project) -> Iterator[str]:
     yield f"the model is told: {task.instruction}"
     sure, unlikely = (percent_text(believed(prior, epsilon)) for prior in (0.5, 0.01))
     yield (
-        f"epsilon {epsilon:g} for all texts together: somebody 50 % sure that a given {noun} is in the data "
+        f"epsilon {epsilon:g} for all texts together: somebody 50 % sure that a given {noun} was used "
         f"becomes at most {sure} sure, somebody 1 % sure at most {unlikely}, apart from an allowance of at "
         "most 1e-5"
     )
@@ -354,7 +354,7 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
     once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
     lines = (
         f"{people.capitalize()} of a label{once}: {each}",
-        f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one is in the data becomes",
+        f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one was used becomes",
         *usual,
         (
             f"Take 1 if it harms a {noun} to be known to be in the data, as with health or debts: texts of "

@@ -161,7 +161,7 @@ def _cost(plan: GenerationPlan, noun: str) -> str:
     sure = percent_text(believed(0.5, plan.epsilon))
     return (
         f"epsilon {epsilon_text(plan.epsilon)} for one {noun} {change}: a reader of all texts who was 50 % "
-        f"sure that a given {noun} is in the data becomes at most {sure} sure, apart from an "
+        f"sure that a given {noun} was used for them becomes at most {sure} sure, apart from an "
         f"allowance of {delta_text(plan.delta)}"
     )
 

@@ -62,7 +62,7 @@ def epsilon_warnings(plan: GenerationPlan) -> list[str]:
         return []
     warning = (
         f"epsilon {epsilon_text(plan.epsilon)} protects hardly at all: whoever is 1 % sure that a given "
-        f"record is in the data can become {percent_text(believed(0.01, plan.epsilon))} sure; take "
+        f"record was used can become {percent_text(believed(0.01, plan.epsilon))} sure; take "
         f"{HARDLY_PROTECTS:.3g} or less (docs/privacy-officer.md)"
     )
     return [warning]

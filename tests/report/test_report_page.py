@@ -211,7 +211,7 @@ def test_the_page_says_whether_epsilon_protects_whom(tmp_path: Path) -> None:
         told = rendered(Sources(snapshot=account.snapshot()))
         account.reserve(None, PrivacySpend(9.0, 0.0), {}, DRAWS)
         above = rendered(Sources(snapshot=account.snapshot()))
-    assert "Verdict: it protects.</strong> Who is 1 % sure that a given patient is in the data" in told
+    assert "Verdict: it protects.</strong> Who is 1 % sure that a given patient was used" in told
     assert "Verdict" not in above
 
 
