@@ -144,7 +144,7 @@ class Generation:
                 that others would have a cost.
         """
         with self.no_draws():
-            if any(run.labels and run.may_draw for run in self.runs):
+            if any(run.labels and run.draws_left and not run.is_counted for run in self.runs):
                 raise InvalidPlan(
                     "keep= replaces texts of a run that has counted the words of all labels, and this one "
                     "has not: first call generate_all(resume=True) without it"
@@ -183,7 +183,7 @@ class Generation:
     def _fullest(self, label: str) -> StratumRun:
         stratum = self.set_up.plan.stratum_of(label)
         runs = [run for run in self.runs if run.plan is stratum]
-        return max(runs, key=lambda run: (run.has_begun(label), run.draws_left))
+        return max(runs, key=lambda run: (run.has_begun(label), run.texts_left))
 
 
 def unaccounted(set_up: SetUp) -> Generation:

@@ -82,18 +82,20 @@ class StratumRun:
 
     @property
     def draws_left(self) -> int:
-        """The draws that later demonstrations may take; of a histogram, the texts that it still serves."""
-        if self.reservation is None:
-            return self.plan.steps
-        if self.reservation.histogram is not None:
-            return max(0, len(self.labels) - len(self.reservation.lines))  # a part may have none planned
-        return self.reservation.draws_left
+        """The draws that later demonstrations may take."""
+        return self.plan.steps if self.reservation is None else self.reservation.draws_left
 
     @property
-    def may_draw(self) -> bool:
-        """Whether its records are still to be drawn from; a histogram serves all texts."""
-        reservation = self.reservation
-        return reservation is None or (reservation.histogram is None and reservation.draws_left > 0)
+    def is_counted(self) -> bool:
+        """Whether its words are counted: texts from them take no further draw, however many they are."""
+        return self.reservation is not None and self.reservation.histogram is not None
+
+    @property
+    def texts_left(self) -> int:
+        """The draws left; once its words are counted, its planned texts less those that are made."""
+        if self.reservation is None or not self.is_counted:
+            return self.draws_left
+        return len(self.labels) - len(self.reservation.lines)
 
     @property
     def released(self) -> list[Demonstration]:
@@ -174,7 +176,7 @@ class StratumRun:
             reservation, others = self.reservation, without(others, self.late)
             begun = reservation.unfinished.get(label, []) if reservation else []
             own = max(0, left - len(others) * each)
-            if label in (one.label for one in self.late):  # it costs no draw
+            if self.is_counted or label in (one.label for one in self.late):  # it costs no draw
                 pass
             elif begun or 0 < own < each:
                 tokens = min(tokens, len(begun) + own * settings.tokens_per_draw)
@@ -185,7 +187,7 @@ class StratumRun:
             except BudgetExceeded:
                 if reservation is None and self.reservation is not None:  # another process had begun it
                     return self.make(label, others, stop, on_token)
-                if self.draws_left:
+                if self.draws_left or self.is_counted:
                     raise
                 return None
 
@@ -299,15 +301,8 @@ class StratumRun:
                     self.late.remove(one)
                     return one
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
-            most = len(released) + self.draws_left * set_up.plan.settings.tokens_per_draw
-            if released:  # an interruption cost draws: it ends with those that are left
-                max_tokens = min(max_tokens, most)
-            elif not most:
-                raise BudgetExceeded("no tokens remain in this plan: a further plan needs further budget")
-            elif most < max_tokens:
-                raise BudgetExceeded(
-                    f"only {most} tokens remain in this plan; max_tokens={most} would still fit"
-                )
+            if not self.is_counted:
+                max_tokens = self._affordable(max_tokens, len(released))
             earlier = [str(line["text"]) for line in reservation.released if line["label"] == label]
             number = self.part + reservation.turn(label) * set_up.plan.settings.disjoint_parts
             subject = set_up.prompts(label, number)
@@ -330,6 +325,21 @@ class StratumRun:
                     for token in tokens:
                         on_token(token)
             return self._recorded(reservation, label, set_up.loop.text(subject, released), released)
+
+    def _affordable(self, max_tokens: int, released: int) -> int:
+        """How many tokens a demonstration may have of which some are released.
+
+        Raises:
+            BudgetExceeded: no draws are left for that many.
+        """
+        most = released + self.draws_left * self.set_up.plan.settings.tokens_per_draw
+        if released:  # an interruption cost draws: it ends with those that are left
+            return min(max_tokens, most)
+        if not most:
+            raise BudgetExceeded("no tokens remain in this plan: a further plan needs further budget")
+        if most < max_tokens:
+            raise BudgetExceeded(f"only {most} tokens remain in this plan; max_tokens={most} would still fit")
+        return max_tokens
 
     def _recorded(
         self, reservation: Reservation, label: str, text: str, released: Sequence[int]
@@ -375,7 +385,7 @@ class StratumRun:
             if not reservation.asked:
                 reservation.close()  # if that fails, it is kept
                 self.reservation = None
-            elif not (self.draws_left or reservation.unfinished):
+            elif self.texts_left <= 0 and not reservation.unfinished:
                 reservation.close()
 
     def _reserve(self) -> Reservation:

@@ -357,7 +357,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/generation.py",
-        "if any(run.labels and run.may_draw for run in self.runs):",
+        "if any(run.labels and run.draws_left and not run.is_counted for run in self.runs):",
         "if False:",
         "who replaces texts draws from no record",
         "tests/cli/test_replace.py tests/mechanisms/test_word_histogram.py",
