@@ -288,8 +288,8 @@ class Account:
             RunTakenOver, LedgerError: as `draw`.
         """
         with self._store.change() as change:
-            found = _drawing(change.entry(entry), entry)
-            _charge(change, found, found.draws.held(entry, lease))
+            found = _drawing(change.entry(entry), entry, lease)
+            _charge(change, found, found.draws)
 
     def draw(self, entry: int, lease: str, progress: str = "") -> None:
         """Charge a draw of an entry before it is made, and record what is released by now.
@@ -305,8 +305,8 @@ class Account:
             LedgerError: the entry draws no more, or the charge could not be recorded; likewise.
         """
         with self._store.change() as change:
-            found = _drawing(change.entry(entry), entry)
-            _charge(change, found, found.draws.held(entry, lease).after(progress))
+            found = _drawing(change.entry(entry), entry, lease)
+            _charge(change, found, found.draws.after(progress))
 
     def record_progress(self, entry: int, lease: str, progress: str) -> None:
         """Record what is in progress, and which released lines stand; nothing changes with another lease.
@@ -320,7 +320,7 @@ class Account:
             if found is None or found.state not in (*OPEN, SETTLED):
                 raise LedgerError(f"entry {entry} was {_state(found)}: it releases nothing")
             if found.draws.lease == lease:
-                draws = found.draws.with_release(entry, lease, progress)
+                draws = found.draws.with_progress(entry, lease, progress)
                 if released_in(progress) not in (None, released_in(found.draws.progress)):
                     raise RunTakenOver(f"entry {entry} has released other lines: resume it to continue")
                 change.replace(replace(found, draws=draws))
@@ -362,13 +362,14 @@ class Account:
         """
         return self._store.run_of(plan, run, stratum)
 
-    def resume(self, run: Mapping[int, Terms]) -> list[tuple[Reserved, DrawCounts]]:
+    def resume(self, run: Mapping[int, Terms], *, shared: bool = False) -> list[tuple[Reserved, DrawCounts]]:
         """Replace the leases of entries, all or none, so that only this run makes the draws that are left.
 
         An entry that is settled has no draw left and keeps its lease: it says what was released.
 
         Args:
             run: the numbers of the entries, and what was reserved for each.
+            shared: leave the leases and the draws to those who have them, as of settled entries.
 
         Returns:
             Each entry, and its draws: with a new lease, if it is not settled.
@@ -379,11 +380,12 @@ class Account:
         """
         with self._store.change() as change:
             found = [self._claimed(change, *claim) for claim in run.items()]  # all, before one is changed
-            totals = change.checked().totals if any(entry.state in OPEN for entry, _ in found) else None
+            replaced = not shared and any(entry.state in OPEN for entry, _ in found)
+            totals = change.checked().totals if replaced else None
             resumed = []
             for entry, reserve in found:
                 draws = replace(entry.draws, lease=new_lease())
-                if entry.state == SETTLED:
+                if shared or entry.state == SETTLED:
                     draws = replace(entry.draws, left=0)
                 else:
                     change.replace(replace(entry, state=CHARGED, draws=draws))
@@ -534,8 +536,10 @@ def _agrees(entry: Entry, events: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _drawing(found: Entry | None, entry: int) -> Entry:
-    """An entry that may still draw."""
+def _drawing(found: Entry | None, entry: int, lease: str) -> Entry:
+    """An entry that may still draw, by this lease."""
+    if found is not None and found.state in (*OPEN, SETTLED):  # another run may have resumed and settled it
+        found.draws.held(entry, lease)
     if found is None or found.state not in OPEN:
         raise LedgerError(f"entry {entry} was {_state(found)}: it draws no more")
     return found

@@ -22,6 +22,10 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
 THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
+UNCOUNTED = (
+    "another process took the label's words over to count them, and has not: if it has ended, "
+    "generate_all(resume=True) goes on"
+)
 ANY_TOKENS: Final = "any"
 """In place of the tokens that a draw serves, where all texts of a stratum come from one draw."""
 
@@ -95,15 +99,22 @@ class DrawCounts:
             raise _taken_over(entry)
         return self
 
-    def with_release(self, entry: int, lease: str, progress: str) -> DrawCounts:
-        """These draws with the progress of one more release; `RunTakenOver` if it lacks what is released.
+    def with_progress(self, entry: int, lease: str, progress: str) -> DrawCounts:
+        """These draws with other progress; `RunTakenOver` if it lacks what is released.
 
-        Whoever resumes a settled entry has its lease, so the lease alone does not tell them apart.
+        Several have the lease of an entry that is settled, or whose words are counted.
         """
         before, after = released_in(self.held(entry, lease).progress), released_in(progress)
         if before and (after is None or not before <= after):
             raise _taken_over(entry)
         return replace(self, progress=progress)
+
+    def with_release(self, entry: int, lease: str, progress: str) -> DrawCounts:
+        """These draws with one more release; `RunTakenOver` if it is the same text as another process's."""
+        draws, before = self.with_progress(entry, lease, progress), released_in(self.progress)
+        if before and before == released_in(progress) and _writer(self.progress) != _writer(progress):
+            raise _taken_over(entry)
+        return draws
 
     def after(self, progress: str) -> DrawCounts:
         """What is left after a draw."""
@@ -151,6 +162,11 @@ def released_in(progress: str) -> Counter[str] | None:
         return Counter(line_hash(line) for line in lines)
     except (TypeError, ValueError, LookupError, AttributeError):
         return None
+
+
+def _writer(progress: str) -> object:
+    """Which process wrote the progress of a run last."""
+    return json.loads(progress).get("writer")
 
 
 def granted(draws: DrawCounts) -> dict[str, object]:

@@ -60,15 +60,15 @@ class Reservation:
         self._terms = terms
         self.entry, self.identifier = reserved
         self._lease = draws.lease
+        self._writer = new_lease()  # tells this release of a text from another process's of the same text
         self._left = draws.left
-        self._recorded = draws.progress  # as the account has it
-        self._unrecorded: Mapping[str, object] | None = None  # or recorded, its answer lost
-        progress = json.loads(draws.progress) if draws.progress else {"released": [], "unfinished": {}}
-        self.released: list[Mapping[str, object]] = progress["released"]
-        self.slots: list[int] = progress.get("slots", list(range(len(self.released))))
-        _check_slots(self.slots, len(self.released), self.entry)
-        self.unfinished: dict[str, list[int]] = progress["unfinished"]
-        self.histogram: Mapping[str, Any] | None = progress.get("histogram")
+        self._recorded: str  # as the account has it
+        self._unrecorded: Mapping[str, object] | None  # or recorded, its answer lost
+        self.released: list[Mapping[str, object]]
+        self.slots: list[int]
+        self.unfinished: dict[str, list[int]]
+        self.histogram: Mapping[str, Any] | None
+        self._take(draws.progress)
         self.asked = self._charged = resumed
         self._closed = self._inherited = False
         self._lock = threading.Lock()
@@ -88,13 +88,14 @@ class Reservation:
             raise
 
     @classmethod
-    def resume(cls, account: Account, run: Mapping[int, Terms]) -> list[Reservation]:
+    def resume(cls, account: Account, run: Mapping[int, Terms], *, shared: bool = False) -> list[Reservation]:
         """Take over, all at once, what an earlier run reserved and drew from (docs/proofs/resuming.md).
 
         Args:
             run: the account's numbers of its entries, and what was reserved for each.
+            shared: take over no draw: whoever has it goes on, and both release from what is drawn.
         """
-        found = zip(run.values(), account.resume(run), strict=True)
+        found = zip(run.values(), account.resume(run, shared=shared), strict=True)
         return [cls(account, terms, *each, resumed=True) for terms, each in found]
 
     def after_fork(self) -> None:
@@ -103,9 +104,34 @@ class Reservation:
         self._inherited = self._closed = True
 
     def is_current(self, entry: Entry) -> bool:
-        """Whether nobody has resumed the entry since, nor released from it: a settled one keeps its lease."""
-        settled = entry.state not in OPEN
-        return entry.draws.lease == self._lease and not (settled and entry.draws.progress != self._recorded)
+        """Whether nobody has resumed the entry since, nor released from it where others share its lease."""
+        alone = entry.state in OPEN and not is_counted(entry)
+        return self._has_lease_of(entry) and (alone or entry.draws.progress == self._recorded)
+
+    def catch_up(self, entry: Entry) -> bool:
+        """Add what others released from the same words; false if there is nothing, or texts are replaced."""
+        with self._lock:
+            recorded = entry.draws.progress
+            if recorded == self._recorded or not (self._has_lease_of(entry) and is_counted(entry)):
+                return False
+            if min([0, *json.loads(recorded).get("slots", []), *self.slots]) < 0:
+                return False
+            self._take(recorded)
+            return True
+
+    def _has_lease_of(self, entry: Entry) -> bool:
+        return entry.draws.lease == self._lease
+
+    def _take(self, recorded: str) -> None:
+        """Take over the progress that the account has."""
+        progress = json.loads(recorded) if recorded else {"released": [], "unfinished": {}}
+        self._recorded = recorded
+        self._unrecorded = None
+        self.released = progress["released"]
+        self.slots = progress.get("slots", list(range(len(self.released))))
+        _check_slots(self.slots, len(self.released), self.entry)
+        self.unfinished = progress["unfinished"]
+        self.histogram = progress.get("histogram")
 
     @property
     def lines(self) -> list[Mapping[str, object]]:
@@ -290,7 +316,13 @@ class Reservation:
     ) -> str:
         kept = {} if self.histogram is None else {"histogram": self.histogram}
         standing = {} if slots == list(range(len(released))) else {"slots": slots}
-        return json.dumps({"released": released, "unfinished": unfinished, **standing, **kept})
+        public = {"released": released, "unfinished": unfinished, **standing, **kept}
+        return json.dumps({"writer": self._writer, **public})
+
+
+def is_counted(entry: Entry) -> bool:
+    """Whether the entry's words are counted, so that it draws no more."""
+    return "histogram" in json.loads(entry.draws.progress or "{}")
 
 
 def _check_slots(slots: object, released: int, entry: int) -> None:

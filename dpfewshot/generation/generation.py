@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import is_dataclass, replace
+from functools import partial
 from itertools import product
+from typing import Final
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.draws import RunKey, new_lease
@@ -16,7 +18,7 @@ from dpfewshot.account.history import OPEN
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.demonstrations import line_hashes
-from dpfewshot.errors import InvalidPlan
+from dpfewshot.errors import InvalidPlan, RunTakenOver
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import StopSignal, new_thread
@@ -24,6 +26,9 @@ from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import Demonstration
+
+_JOINED: Final = 3
+"""How often a request joins a run that others begin or take over."""
 
 
 class Generation:
@@ -79,7 +84,29 @@ class Generation:
             run = self._fullest(label)
             with stop.holding(run.lock):
                 if run is self._fullest(label):  # others may have drawn from it while this waited
-                    return run.release(label, max_tokens, stop, on_token)
+                    return self._joined(run, partial(run.release, label, max_tokens, stop, on_token), stop)
+
+    def _joined(
+        self, run: StratumRun, release: Callable[[], Demonstration], stop: StopSignal
+    ) -> Demonstration:
+        """Release as part of the plan's newest run, where one count serves all texts: it is paid for once.
+
+        A run that begins meanwhile, or takes this one over, is joined.
+        """
+        if self.account is None or not run.joins:
+            return release()
+        for _ in range(_JOINED):
+            begun = [each.key for each in self.runs if each.reservation is not None]
+            begun = begun or [one.draws.key for one in self.account.run_of(run.key.plan) if one.draws.key]
+            named = begun[0].run if begun else run.key.run
+            run.key = replace(run.key, run=named, first=not begun)
+            run.join(stop)
+            try:
+                return release()
+            except RunTakenOver:
+                if run.is_counted:
+                    run.leave()
+        return release()
 
     @property
     def unfinished(self) -> bool:

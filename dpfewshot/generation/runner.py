@@ -61,7 +61,7 @@ def release_all(
         released = run.released if resume else []
         to_do = sorted(without(run.labels, released), key=run.has_begun, reverse=True)
         shares.append(_Share(run, released, to_do))
-    refusal = _refusal(generation.account, shares)
+    refusal = _refusal(generation.account, shares, stop)
     to_make = [share for share in shares if refusal is None or share.run.reservation is not None]
     plan, calls = generation.set_up.plan, threading.Lock()
     there = _in_order(plan, shares)
@@ -107,16 +107,16 @@ def _check_complete(shares: Iterable[_Share], made: int, refusal: BudgetExceeded
         )
 
 
-def _refusal(account: Account | None, shares: Sequence[_Share]) -> BudgetExceeded | None:
+def _refusal(account: Account | None, shares: Sequence[_Share], stop: StopSignal) -> BudgetExceeded | None:
     """Why strata that have not begun do not all fit: then none begins, else the faster ones would."""
     terms = [share.run.terms for share in shares if share.to_do and share.run.reservation is None]
     try:
         if account is not None:
             account.check((each.scope, each.cost) for each in terms if each.cost is not None)
     except BudgetExceeded as refusal:
-        found = [share.run.find() for share in shares if share.run.reservation is None]
+        found = [share.run.find(stop) for share in shares if share.run.reservation is None]
         if any(found):
-            return _refusal(account, shares)
+            return _refusal(account, shares, stop)
         for share in shares:
             share.run.check_first()
         return shares[0].run.advised(refusal)

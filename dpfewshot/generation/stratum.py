@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Final, TypeVar
 
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
-from dpfewshot.account.draws import BEGUN, THERE, RunKey, Terms
-from dpfewshot.account.reservation import Reservation
+from dpfewshot.account.draws import BEGUN, THERE, UNCOUNTED, RunKey, Terms
+from dpfewshot.account.reservation import Reservation, is_counted
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError, RunTakenOver
@@ -27,6 +28,14 @@ from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.planning.plan import StratumPlan
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import Demonstration, PrivacySpend
+
+Result = TypeVar("Result")
+
+_WAIT, _PATIENCE, _LONGER = 0.5, 60.0, 600.0
+"""Seconds between two looks at the ledger, and for which words that another process counts are awaited."""
+
+_TIMES: Final = 5
+"""How often a text is recorded that others come before."""
 
 
 @dataclass(eq=False)
@@ -170,7 +179,7 @@ class StratumRun:
         with stop.holding(self.lock):
             self.check_open()
             if self.reservation is None:
-                self.find()
+                self.find(stop)
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
             reservation, others = self.reservation, without(others, self.late)
@@ -237,13 +246,46 @@ class StratumRun:
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms})
             self.away = False
 
-    def find(self) -> bool:
-        """Take the stratum over from a process that has begun it meanwhile; whether one has.
+    @property
+    def joins(self) -> bool:
+        """Whether it shares words that another process counted, since one count serves all texts."""
+        return self.account is not None and self.account.durable and self.set_up.mechanism.draws_once
+
+    def find(self, stop: StopSignal) -> bool:
+        """Join a process that has begun the stratum meanwhile, or take the stratum over; whether one has.
 
         What it released is late: the caller was not told.
         """
-        self.take_back()
+        if not self.joins or not self.join(stop):
+            self.take_back()
         self.late += self.released
+        return self.reservation is not None
+
+    def join(self, stop: StopSignal) -> bool:
+        """Share the words that another process counts for this run, once it has; whether it has the stratum.
+
+        One that has the stratum and does not count it may have died: after a minute this takes it over, but
+        for a draw that is made. A run that was itself taken over waits longer, and does not.
+
+        Raises:
+            LedgerError: nobody counts them.
+        """
+        fenced, waited = self.reservation is not None, 0.0
+        while self.account is not None and not self.is_counted:
+            entry = next(iter(self.account.run_of(self.key.plan, self.key.run, self.key.stratum)), None)
+            if entry is None or (self.reservation is not None and self.reservation.is_current(entry)):
+                break
+            if is_counted(entry):
+                [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms}, shared=True)
+            elif waited < (_LONGER if fenced else _PATIENCE):
+                stop.check()
+                stop.wait(_WAIT)
+                waited += _WAIT
+            elif fenced or not entry.draws.left:
+                raise LedgerError(UNCOUNTED)
+            else:
+                self.take_back()
+                break
         return self.reservation is not None
 
     def close(self) -> None:
@@ -293,13 +335,14 @@ class StratumRun:
     def _release(
         self, label: str, max_tokens: int, stop: StopSignal, on_token: Callable[[int], object]
     ) -> Demonstration:
-        with stop.holding(self.lock), self._reserved() as reservation:
-            late = reservation.finish_release()
+        with stop.holding(self.lock), self._reserved(stop) as reservation:
+            late = self._after_others(reservation, reservation.finish_release)
             self.late += [] if late is None else [from_line(late)]
             for one in self.late:
                 if one.label == label:
                     self.late.remove(one)
                     return one
+            self._catch_up(reservation)
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
             if not self.is_counted:
                 max_tokens = self._affordable(max_tokens, len(released))
@@ -368,14 +411,31 @@ class StratumRun:
             certificate=certificate,
             finished=self.set_up.loop.ended(released),
         )
-        reservation.release(made.as_line())
+        self._after_others(reservation, partial(reservation.release, made.as_line()))
         return made
 
+    def _after_others(self, reservation: Reservation, record: Callable[[], Result]) -> Result:
+        """Record a release; again, where other processes released from the same words meanwhile."""
+        for _ in range(_TIMES):
+            try:
+                return record()
+            except RunTakenOver:
+                if not self._catch_up(reservation):
+                    raise
+        return record()
+
+    def _catch_up(self, reservation: Reservation) -> bool:
+        """Add what other processes released from the same words; whether there is any."""
+        if self.account is None or not self.joins or reservation.histogram is None:
+            return False
+        found = self.account.run_of(self.key.plan, self.key.run, self.key.stratum)
+        return any(reservation.catch_up(entry) for entry in found)
+
     @contextmanager
-    def _reserved(self) -> Iterator[Reservation]:
+    def _reserved(self, stop: StopSignal) -> Iterator[Reservation]:
         """The reservation. Unless a draw is asked for, it goes back to the account at the end."""
         self.check_open()  # it may have been closed while this waited
-        reservation = self.reservation or self._reserve()
+        reservation = self.reservation or self._reserve(stop)
         self.check_open()  # an observer may have closed it
         try:
             yield reservation
@@ -388,14 +448,13 @@ class StratumRun:
             elif self.texts_left <= 0 and not reservation.unfinished:
                 reservation.close()
 
-    def _reserve(self) -> Reservation:
+    def _reserve(self, stop: StopSignal) -> Reservation:
         """Reserve the plan. If it cannot be recorded, what was reserved is given back."""
         try:
             reservation = Reservation.make(self.account, self.terms)
-        except RunTakenOver:
-            raise
         except (LedgerError, BudgetExceeded) as error:
-            if self.find() and self.reservation is not None:  # perhaps its own, the answer lost
+            found = self.join(stop) if self.joins else self.find(stop)  # perhaps its own, the answer lost
+            if found and self.reservation is not None:
                 return self.reservation
             self.check_first()
             if isinstance(error, BudgetExceeded):

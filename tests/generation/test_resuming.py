@@ -170,7 +170,7 @@ def test_what_is_stored_is_released_text_and_public_facts(ledger: str, tmp_path:
     assert all(b"swordfish" not in path.read_bytes() for path in tmp_path.iterdir())
     entries: Any = account(ledger).export()["entries"]
     progress = [json.loads(entry["progress"]) for entry in entries]
-    assert [list(each) for each in progress] == [["released", "unfinished"]] * 2
+    assert [list(each) for each in progress] == [["writer", "released", "unfinished"]] * 2
     assert [one["text"] for one in progress[0]["released"]] == ["my parcel is late"]
     assert list(progress[1]["unfinished"]) == ["delivery"]
 
@@ -278,8 +278,8 @@ def test_of_two_that_resume_at_once_one_gets_every_stratum(
         with synthesizer(Waiting(own, other), ledger=ledger, shots_per_label=2) as made:
             return outcome(made.generate_all, resume=True)[0]
 
-    def followed(self: Account, *arguments: Any) -> Any:
-        found = resume(self, *arguments)
+    def followed(self: Account, *arguments: Any, **named: Any) -> Any:
+        found = resume(self, *arguments, **named)
         if not later:  # the first process has replaced a lease: the second now resumes
             later.append(threads.submit(run, "second", "first"))
             assert resumed["second"].wait(30)

@@ -329,7 +329,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "        reservation.release(made.as_line())\n",
+        "        self._after_others(reservation, partial(reservation.release, made.as_line()))\n",
         "        reservation.unfinished.pop(label)\n",
         "no text is handed out before the ledger has its hash",
         "tests/integration/test_released_texts.py",
@@ -354,6 +354,27 @@ ENDS = (
         'options = "mode=ro&immutable=1"',
         "a reader does not overlook the log",
         "tests/integration/test_ledger_read_only.py",
+    ),
+    Fault(
+        "dpfewshot/account/account.py",
+        "if shared or entry.state == SETTLED:",
+        "if entry.state == SETTLED:",
+        "who joins a run takes no draw from it",
+        "tests/generation/test_joining.py",
+    ),
+    Fault(
+        "dpfewshot/account/draws.py",
+        "if before and before == released_in(progress) and _writer(self.progress) != _writer(progress):",
+        "if False:",
+        "two processes that release one text record it twice",
+        "tests/generation/test_joining.py",
+    ),
+    Fault(
+        "dpfewshot/generation/stratum.py",
+        "elif fenced or not entry.draws.left:",
+        "elif fenced:",
+        "a draw that is made is not taken over",
+        "tests/generation/test_joining.py",
     ),
     Fault(
         "dpfewshot/generation/generation.py",

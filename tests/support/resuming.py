@@ -41,11 +41,11 @@ def fails_once(patch: pytest.MonkeyPatch, act: str, *, after: bool, times: int =
     """The first such act of an account, or the first ones, is refused, or made, and its answer is lost."""
     inner, begun = getattr(Account, act), list[str]()
 
-    def outer(self: Account, *arguments: Any) -> Any:
+    def outer(self: Account, *arguments: Any, **named: Any) -> Any:
         begun.append(act)
         if len(begun) <= times and not after:
             raise dpf.LedgerError("locked")
-        answer = inner(self, *arguments)
+        answer = inner(self, *arguments, **named)
         if len(begun) <= times:
             raise dpf.LedgerError("the connection was lost at COMMIT")
         return answer
