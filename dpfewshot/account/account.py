@@ -40,7 +40,7 @@ from dpfewshot.account.history import (
 from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
 from dpfewshot.account.rule import Admission, Rule
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
-from dpfewshot.errors import InvalidPlan, LedgerError, RunTakenOver
+from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError, RunTakenOver
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 
@@ -244,7 +244,12 @@ class Account:
         """
         standing = self._store.standing()
         for scope, cost in plans:
-            standing.admit(self._counted(scope), standing.rule.tally(cost))
+            try:
+                standing.admit(self._counted(scope), standing.rule.tally(cost))
+            except BudgetExceeded:  # what is spent already says more than the plans before
+                spent = self._store.standing()
+                spent.admit(self._counted(scope), spent.rule.tally(cost))
+                raise
         return standing.spent.as_spend(), standing.left().as_remainder()
 
     # ---- the life of an entry

@@ -364,7 +364,7 @@ class Standing:
         scopes = sorted(each for each in self.totals.sums if each is not None)
         strata = {scope: stratum_of(scope) for scope in scopes}
         if strata:
-            strata[unspent_of(next(iter(strata)))] = "all others"
+            strata[unspent_of(next(iter(strata)))] = "any others"
         told: dict[bool, dict[Amount, list[str]]] = {False: {}, True: {}}
         for scope, name in strata.items():
             alike = told[self._fits_with(scope, self._sum(scope).plus(entry))]

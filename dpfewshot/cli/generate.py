@@ -270,7 +270,8 @@ def _naming_resume(project: Project) -> Iterator[None]:
                 f"needs a larger budget: {larger}"
             ) from None
         resume = (
-            "a run is unfinished, or still runs: generate --resume, with its options, continues it at no cost"
+            "a run is unfinished, or still runs (then wait): generate --resume, with its options, takes it "
+            "over at no cost"
         )
         raise refusal.saying(f"{resume}. Another run is refused: {refusal}") from None
 

@@ -46,9 +46,10 @@ class Lines:
                 raise DPFewShotError(f"another process writes {path}: wait until it is done") from None
             except OSError:  # a file system, or a device, without locks
                 return file
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-            file.close()  # it was rewritten meanwhile
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file
+            file.close()  # it was rewritten or taken away meanwhile
 
     def close(self) -> None:
         """Write no more, so that another process may rewrite the file."""
@@ -58,11 +59,14 @@ class Lines:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._file is None or self._file.closed or self.output is None:
             return
-        is_empty = os.fstat(self._file.fileno()).st_size == 0
-        self.close()
-        if kind is not None and self._is_new and is_empty:  # a failed run leaves no file behind
+        if (
+            kind is not None and self._is_new
+        ):  # a failed run leaves no file behind, unless another one writes it
             with suppress(OSError):
-                Path(self.output).unlink()
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(self._file.fileno()).st_size == 0:
+                    Path(self.output).unlink()
+        self.close()
 
     def write(self, demonstration: Demonstration, *, again: bool = False) -> None:
         """Write a line; `again`: unless the file has it from the run that this one continues."""

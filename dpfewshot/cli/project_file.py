@@ -115,9 +115,11 @@ class ProjectFile:
 
         Args:
             resuming: whether an earlier process may have reserved this plan, for `generate_all(resume=True)`:
-                then the account need not have room for a second one.
+                then the account need not have room for a second one. Nor need it where words are counted,
+                since whoever counts them pays for all.
             observers: are told what is released, as by `Synthesizer`.
         """
+        resuming = resuming or self.project.counts_words
         return self.project.synthesizer(resuming=resuming, observers=observers)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from dpfewshot.errors import LedgerError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -28,8 +31,9 @@ def serve_metrics(port: int, pool: Pool) -> None:
         yield metrics.Observation(int(pool.problem is not None), {"cause": pool.problem or "none"})
 
     def spent(_: CallbackOptions) -> Iterable[Observation]:
-        if pool.account is not None:
-            yield metrics.Observation(pool.account.spent.epsilon)
+        with suppress(LedgerError):  # the pool says so
+            if pool.account is not None:
+                yield metrics.Observation(pool.account.spent.epsilon)
 
     meter.create_observable_gauge("service.published", [published], "1", "Demonstrations published.")
     meter.create_observable_gauge("service.problem", [problem], "1", "1 while nothing more is published.")

@@ -52,7 +52,7 @@ class Pool:
     @property
     def complete(self) -> bool:
         """Whether every planned demonstration is published."""
-        return len(self.ready) == self._planned
+        return len(self.ready) >= self._planned
 
     @property
     def account(self) -> dpf.Account | None:
@@ -68,10 +68,9 @@ class Pool:
                 # a public time, and not the same one for every replica
                 paces = self._planned + 1 + secrets.randbelow(self._planned)
                 LOGGER.info("another replica generates: reading its results after %d paces", paces)
-            except dpf.LedgerError:
-                self.problem, paces = LEDGER, 1
-            except dpf.BackendError:
-                self.problem, paces = MODEL, 1
+            except (dpf.LedgerError, dpf.BackendError) as error:
+                self._failed(error)
+                paces = 1
             except dpf.BudgetExceeded as error:
                 if not await asyncio.to_thread(self._synthesizer.newest_run):
                     LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
@@ -89,6 +88,7 @@ class Pool:
         synthesizer, made = self._synthesizer, list[dpf.Demonstration]()
         if await asyncio.to_thread(lambda: synthesizer.newest_run() and not synthesizer.unfinished):
             self.ready = list(await synthesizer.agenerate_all(resume=True))  # draws nothing
+            self.problem = None
             return
         loop = asyncio.get_running_loop()
         run = asyncio.create_task(synthesizer.agenerate_all(resume=True, on_demonstration=made.append))
@@ -116,10 +116,16 @@ class Pool:
             await asyncio.sleep(paces * self.pace)
             try:
                 self._synthesizer = await asyncio.to_thread(self._open)
-            except (dpf.LedgerError, dpf.BackendError):
+            except (dpf.LedgerError, dpf.BackendError) as error:
+                self._failed(error)
                 paces = 1
             else:
                 return
+
+    def _failed(self, error: dpf.DPFewShotError) -> None:
+        """Says what is gone, in a message without private text."""
+        self.problem = LEDGER if isinstance(error, dpf.LedgerError) else MODEL
+        LOGGER.warning("the %s is gone, which is tried again after a pace: %s", self.problem, error)
 
     def _close(self) -> None:
         """Settles a finished run, and leaves an unfinished one to whoever resumes it."""

@@ -258,6 +258,18 @@ def test_what_is_left_of_a_scope_is_the_most_that_still_fits(rule: Rule) -> None
             assert (refusal.asked or (0.0, 0.0))[0] > refusal.remaining[0]
 
 
+def test_a_refusal_of_several_plans_counts_none_of_them_as_spent() -> None:
+    account = Account.in_memory(BUDGET)
+    cost = PrivacySpend(BUDGET.epsilon, BUDGET.delta)
+    account.reserve("t: b", cost, {}, DRAWS)
+    with pytest.raises(
+        BudgetExceeded, match=r"Exhausted for this plan: 'b' \([^']*Not exhausted: any others"
+    ):
+        account.check([("t: a", cost), ("t: b", cost)])
+    with pytest.raises(BudgetExceeded, match="Exhausted for this plan: 'a'"):  # by themselves they do not fit
+        account.check([("t: a", cost), ("t: a", cost)])
+
+
 def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> None:
     account = Account.in_memory(BUDGET)
     account.reserve("t: a", PrivacySpend(3.99, 0.0), {}, DRAWS)
@@ -266,7 +278,7 @@ def test_a_refusal_names_strata_that_are_exhausted_and_those_that_are_not() -> N
         account.reserve("t: a", PrivacySpend(1.0, 0.0), {}, DRAWS)
     assert str(caught.value).endswith(
         "over 'a' epsilon=0.01, delta=1e-05. Exhausted for this plan: 'a' (epsilon=0.01, delta=1e-05 left). "
-        "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); all others (epsilon=4, delta=1e-05 left)"
+        "Not exhausted: 'b' (epsilon=2, delta=1e-05 left); any others (epsilon=4, delta=1e-05 left)"
     )
     pickled = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
     for other in (copy.copy(caught.value), pickled, redacted(caught.value, None)):

@@ -19,7 +19,9 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.cli import project
 from dpfewshot.cli.application import main, run
+from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.project import MECHANISM_NAMES
+from dpfewshot.errors import DPFewShotError
 from tests.support.commands import Run, Terminal
 from tests.support.scripts import Hooked
 from tests.support.small_models import small, small_packaged
@@ -284,7 +286,7 @@ def test_an_interrupted_command_says_how_to_go_on_and_resumes(command: Run, gene
     status, _, told = command("report", *ACCOUNT[:2], "--account", "tickets")
     assert (status, "warning: a run of the account is unfinished, or still runs" in told) == (0, True)
     status, _, told = generate(WRITES)
-    refused = "dpfewshot: a run is unfinished, or still runs: generate --resume, with its"
+    refused = "dpfewshot: a run is unfinished, or still runs (then wait): generate --resume"
     assert (status, told.splitlines()[-1].startswith(refused)) == (3, True)
     for _ in "ab":
         assert generate(RESUMES)[0] == 0
@@ -428,3 +430,22 @@ def test_a_failed_run_leaves_no_new_file(tmp_path: Path, existed: bool) -> None:
     missing = ["--records", str(tmp_path / "none.jsonl"), "--epsilon", "1", "--output", str(output)]
     assert run(["generate", "--task", "trec", *missing]) == 2
     assert output.exists() == existed
+
+
+def test_a_failed_run_leaves_the_new_file_that_another_one_writes(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    one = dpf.Demonstration("a refund", "Refund", 2, False, None, "zero-out", "gaussian")
+
+    def fail() -> None:
+        with Lines(str(output)):
+            raise DPFewShotError("a run is unfinished, or still runs")
+
+    with Lines(str(output)) as lines:
+        with pytest.raises(DPFewShotError):
+            fail()
+        lines.write(one)
+    assert output.read_text(encoding="utf-8").count("refund") == 1
+    output.unlink()
+    with pytest.raises(DPFewShotError):
+        fail()
+    assert not output.exists()

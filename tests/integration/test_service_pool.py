@@ -143,7 +143,9 @@ def test_a_plan_that_does_not_fit_is_refused_for_good(url: str) -> None:
     assert (pool.problem, pool.ready) == (BUDGET, [])
 
 
-def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> None:
+def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = SlowForLongRecords()
     folder = tmp_path / "ledger"
     folder.mkdir()
@@ -155,11 +157,33 @@ def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(tmp_path: Path) -> No
             folder.rename(tmp_path / "elsewhere")
             backend.prompts = 0
             await answered(client, 503, "the cause: ledger")
+            assert any("the ledger is gone, which is tried again" in each.message for each in caplog.records)
             assert backend.prompts <= 2  # the public prompt: no draw
             (tmp_path / "elsewhere").rename(folder)
             await answered(client, 200, "")
 
     asyncio.run(run())
+
+
+def test_a_replica_that_cannot_look_says_so_until_it_can(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    opened: list[object] = []
+
+    def open_synthesizer() -> dpf.Synthesizer:
+        made = synthesizer(SlowForLongRecords(), url, long=False)
+        opened.append(made)
+        if len(opened) == 1:
+            made.agenerate_all = taken_over  # type: ignore[method-assign]
+        if len(opened) == 2:
+            raise dpf.LedgerError("the server refuses the password")
+        return made
+
+    async def taken_over(**_: object) -> dpf.Demonstrations:
+        raise dpf.RunTakenOver("another replica")
+
+    pool = Pool(open_synthesizer, pace=0.02)
+    filled(pool, 5)
+    assert "the ledger is gone, which is tried again after a pace: the server refuses" in caplog.text
+    assert len(opened) >= 3
 
 
 async def answered(client: Any, status: int, words: str) -> None:
