@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.certificates import Certificate, line_hash
-from dpfewshot.errors import InvalidRecords, needs_extra
+from dpfewshot.errors import InvalidRecords, InvalidTask, needs_extra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
 from dpfewshot.runtime.files import read_text, write_whole
 from dpfewshot.tasks import Task
@@ -138,7 +138,12 @@ class Demonstrations(Sequence[Demonstration]):
         Args:
             task: its field names and labels make up the instruction; a built-in task has its paper's.
             instruction: for the system message instead; public.
+
+        Raises:
+            InvalidTask: a demonstration has an unknown label.
         """
+        if task.labels is not None and not {one.label for one in self.items} <= set(task.labels):
+            raise InvalidTask(f"a demonstration has another label than the task's: {', '.join(task.labels)}")
         told = instruction or prompt_format(task).instruction or labelling_instruction(task)
         messages = [{"role": "system", "content": told}]
         for one in self.items:

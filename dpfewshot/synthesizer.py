@@ -107,6 +107,7 @@ class Synthesizer:
         observers: Iterable[Observer] = (),
     ) -> None:
         self._seconds: float | None = None
+        _check_kinds(task, budget, mechanism, settings)
         check_invariance(backend, allowed=settings.allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         paper = TANG if settings.preset is None and settings.accounting == PUBLISHED else settings.preset
@@ -365,3 +366,15 @@ class Synthesizer:
         if tokens > planned:
             raise InvalidPlan(f"max_tokens must lie between 1 and the plan's {planned}, not {tokens}")
         return tokens
+
+
+def _check_kinds(task: object, budget: object, mechanism: object, settings: object) -> None:
+    """Refuse what is of another kind by its name: what fails later may not show its message."""
+    for name, value, kinds, what in (
+        ("task", task, Task, "a Task"),
+        ("budget", budget, (PrivacyBudget, NoPrivacy), "PrivacyBudget(epsilon, delta) or NO_PRIVACY"),
+        ("mechanism", mechanism, (Mechanism, type(None)), "a mechanism, such as mechanisms.WordHistogram()"),
+        ("settings", settings, Settings, "Settings(...)"),
+    ):
+        if not isinstance(value, kinds):
+            raise InvalidPlan(f"{name}= takes {what}, not {type(value).__name__}")

@@ -126,7 +126,7 @@ class DrawCounts:
 def _taken_over(entry: int) -> RunTakenOver:
     return RunTakenOver(
         f"entry {entry} was resumed by another run, which continues from what the ledger has: this run draws "
-        "no more"
+        "no more. Wait until that one is done: resume=True would take the run back"
     )
 
 

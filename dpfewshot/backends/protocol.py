@@ -168,8 +168,8 @@ def check_invariance(backend: LogprobBackend, *, allowed: bool) -> None:
 def not_a_backend(name: str, found: object) -> BackendError:
     """Return the error for what is not a `LogprobBackend`; its message calls it `name`."""
     return BackendError(
-        f"{name} is of {type(found).__name__}, which is not a LogprobBackend: derive it from "
-        "dpfewshot.backends.LogprobBackend"
+        f"{name} is of {type(found).__name__}, which is not a LogprobBackend: pass one, such as "
+        'dpfewshot.backends.LlamaCpp("qwen-1.5b"), or derive yours from dpfewshot.backends.LogprobBackend'
     )
 
 

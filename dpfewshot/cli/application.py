@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Synthetic few-shot demonstrations from private labelled text, with a certified (epsilon, delta).
 
-    Exit status: 0 success, 1 an audit or verification failed, 2 bad input, 3 the budget does not allow it,
+    Exit status: 0 success, 1 an audit or `verify` failed, 2 bad input, 3 the budget does not allow it,
     130 interrupted.
 
     \b

@@ -1,7 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
-What it writes is public: names of columns and labels, and nothing else of the records. What it prints is
-public, too, but for warnings, on a terminal alone, of a unit that hardly is one.
+What it writes is public where counts of units are: names of columns and labels, and whether a label is small.
+What it prints and its exit status are for whoever runs it: it refuses rare labels and warns of odd units.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ _AFTER_A_NOUN: Final = re.compile(
 """The words that a noun phrase goes on with behind its noun."""
 
 _FILE: Final = """\
-# Written by `dpfewshot init`. Public: of the records it holds the columns' names and the labels.
+# Written by `dpfewshot init`. Public: of the records it holds the columns' names, the labels, and whether one
+# is small (holdout).
 # One line of it for one call: --set max_tokens=30. Some keys are options, too: --max-tokens 30.
 # Paths are relative to this file.
 

@@ -107,7 +107,7 @@ _OF_A_LETTER: Final = re.compile(
 
 _CHANGES: Final = {
     Relation.ADD_REMOVE: "more or less",
-    Relation.ZERO_OUT: "blanked out",
+    Relation.ZERO_OUT: "left out",
     Relation.REPLACE_ONE: "exchanged for another",
 }
 

@@ -93,7 +93,7 @@ def _of_all_units(planner: Planner, chosen: Settings) -> tuple[Planner, tuple[st
     if chosen.prompts_per_draw is not None:
         return planner, ()
     most = max(1, *(planner.settings.most_prompts(one.population) for one in planner.strata))
-    reason = f"M={most}: every unit of a label takes part in its one draw"
+    reason = f"M={most}: the one draw of a label takes as many of its units as it can"
     return planner.with_settings(prompts_per_draw=most), (reason,)
 
 

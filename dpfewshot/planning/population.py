@@ -13,7 +13,7 @@ from dpfewshot.values import Record, Relation, check_whole
 Population = Mapping[str, int] | int | None
 """Public constants n: by label, or one number if labels are free; None counts the units."""
 
-MOST_UNITS = 10**12
+MOST_UNITS = 2**31 - 1
 """More than there are people; beyond it, rates would leave the range of floats."""
 
 LARGEST_DEFAULT_DELTA = 1e-5

@@ -94,7 +94,7 @@ def test_a_function_or_a_class_of_the_working_folder_and_an_installed_backend() 
         ("factories:nothing", "has no 'nothing'"),
         ("factories:NUMBER", "'NUMBER' of module 'factories' is not callable"),
         ("factories:fail", "factories:fail raised RuntimeError"),
-        ("factories:Half", "Half, which is not a LogprobBackend: derive it from dpfewshot.backends.Logp"),
+        ("factories:Half", "Half, which is not a LogprobBackend: pass one, such as dpfewshot.backends.Llama"),
     ],
 )
 def test_the_error_says_what_is_wrong(target: str, says: str) -> None:

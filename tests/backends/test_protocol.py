@@ -73,7 +73,7 @@ def test_invariance_is_stated_or_accepted_without_a_guarantee():
         backend.batch_invariant = stated
         with nullcontext() if sound else pytest.raises(errors.BackendNotBatchInvariant):
             check_invariance(backend, allowed=False)
-    with pytest.raises(errors.BackendError, match="object, which is not a LogprobBackend: derive it"):
+    with pytest.raises(errors.BackendError, match="object, which is not a LogprobBackend: pass one"):
         check_invariance(object(), allowed=True)
 
 

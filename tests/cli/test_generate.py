@@ -217,7 +217,7 @@ def test_plan_spends_nothing_and_shows_everything(command: Run) -> None:
     assert "noise on mean" in command(*plan, "--details")[1]
     shown = command(*plan)[1]
     assert "time: at most about " in shown
-    assert re.search(r"cost: epsilon [\d.]+ for one record blanked out: .* allowance of 0.001", shown)
+    assert re.search(r"cost: epsilon [\d.]+ for one record left out: .* allowance of 0.001", shown)
     assert "account: none, so nothing adds up" in shown
     assert shown.endswith("; else dpfewshot generate, with the same options and --output demos.jsonl\n")
     assert not re.search("sigma|stratum|steps|unit|noise on", shown)

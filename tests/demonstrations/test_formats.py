@@ -21,6 +21,8 @@ BRACES = dataclasses.replace(TASK, name="braces", text_field="Ticket {a}", label
 
 
 def test_anthropic_takes_the_system_message_apart() -> None:
+    with pytest.raises(dpf.InvalidTask, match="another label than the task's: a, b"):
+        BOTH.to_messages(dataclasses.replace(TASK, labels=("a", "b")))
     system, *messages = BOTH.to_messages(TASK, instruction="Sort.")
     assert BOTH.to_anthropic(TASK, instruction="Sort.") == {"system": "Sort.", "messages": messages}
     assert system["content"] == "Sort."

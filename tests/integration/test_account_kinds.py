@@ -220,3 +220,18 @@ def test_with_a_population_nothing_is_looked_at() -> None:
 def test_what_is_no_account_is_refused(account: object) -> None:
     with pytest.raises(dpf.InvalidPlan, match=r"open_account\(.* is no account"):
         synthesizer(account)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"budget": 2}, r"budget= takes PrivacyBudget\(epsilon, delta\) or NO_PRIVACY, not int"),
+        ({"task": {"labels": ["a"]}}, "task= takes a Task, not dict"),
+        ({"settings": {}}, "settings= takes Settings"),
+        ({"mechanism": "gaussian"}, "mechanism= takes a mechanism, such as"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(wrong: dict[str, Any], says: str) -> None:
+    given = {"task": TASK, "records": tickets(), "backend": dpf.backends.Scripted([" a"], lambda _: [1.0])}
+    with pytest.raises(dpf.InvalidPlan, match=says):
+        dpf.Synthesizer(**{"budget": BUDGET, **given, **wrong})

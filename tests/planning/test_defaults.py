@@ -90,7 +90,7 @@ def test_words_are_counted_where_they_can_be() -> None:
     plan = synthesizer().plan
     assert plan.mechanism == "word-histogram"
     assert plan.reasons[0].startswith("mechanism word-histogram: one noisy count")
-    assert plan.reasons[1] == "M=200: every unit of a label takes part in its one draw"
+    assert plan.reasons[1] == "M=200: the one draw of a label takes as many of its units as it can"
     assert [one.steps for one in plan.strata] == [1, 1]
 
 
