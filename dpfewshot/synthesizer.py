@@ -27,6 +27,7 @@ from dpfewshot.generation.units import check_every_label_has_units, labels_of, p
 from dpfewshot.generation.workers import BackendFactory, Workers
 from dpfewshot.mechanisms import Mechanism
 from dpfewshot.planning.defaults import decide, planned_mechanism
+from dpfewshot.planning.description import describe
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.planning.planner import Planner
 from dpfewshot.planning.population import Population, public_stratum, relation_of
@@ -154,6 +155,7 @@ class Synthesizer:
                 "single records"
             )
         unit = unit_of(records)
+        self._unit = "unit" if unit == "" else unit
         paying = account_of_run(account, limit if certified else None, relation=relation, unit=unit)
         if account is not None and account.parallel and unit is not None:
             check_every_label_has_units(task, records, relation)
@@ -175,6 +177,25 @@ class Synthesizer:
     def plan(self) -> GenerationPlan:
         """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""
         return dataclasses.replace(self.set_up.plan, estimated_seconds=self._seconds)
+
+    def describe(self) -> str:
+        """The plan in plain words: what is written, what it costs, how the texts will read.
+
+        After `probe` also how long it takes, at most.
+        """
+        writer = self.set_up.text_writer
+        name = None if writer is None else getattr(writer, "model", "the text writer")
+        return describe(self.plan, self._unit, writer=name)
+
+    def preview(self, label: str) -> Demonstration:
+        """Write a text of a label without any record: free, and often all that is needed.
+
+        Raises:
+            InvalidPlan: the label is not planned.
+            BackendError: the model failed.
+        """
+        self.plan.stratum_of(label)  # refuses a label that is not planned
+        return self.set_up.without_records(label, (), self.plan.settings.max_tokens)
 
     @property
     def set_up(self) -> SetUp:

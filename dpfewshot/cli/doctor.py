@@ -18,7 +18,6 @@ from dpfewshot import __version__
 from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.plan import describe
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
@@ -209,7 +208,7 @@ def demo(*, project: Project, as_json: bool) -> None:
     if not as_json:
         reader = "a language model" if project.model.model else "a small trial model (expect clumsy texts)"
         click.echo(f"1,500 made-up support tickets, read by {reader}, on this machine only")
-        click.echo(describe(synthesizer.plan) + "\n")
+        click.echo(synthesizer.describe() + "\n")
     tell("generating")
     demonstrations = synthesizer.generate_all(
         on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")

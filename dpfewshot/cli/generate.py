@@ -20,7 +20,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.models import Model, workers_of
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.plan import LISTED, account_line, describe
+from dpfewshot.cli.plan import account_line
 from dpfewshot.cli.printing import quiet_option, stages, warn, wrapped
 from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.cli.project_file import FILE_NAME
@@ -144,7 +144,7 @@ def _tell_plan(project: Project, synthesizer: Synthesizer, *, resuming: bool) ->
     if sys.stderr.isatty():
         tell("measuring the model's speed")
         synthesizer.probe()
-    tell(describe(synthesizer.plan, project.data.unit, writer=project.text_writer))
+    tell(synthesizer.describe())
     if not resuming:
         tell(f"      {account_line(project.account, synthesizer.account, synthesizer)[0]}")
 
@@ -182,6 +182,8 @@ def _confirm(synthesizer: Synthesizer) -> None:
 
 def _tell_words(synthesizer: Synthesizer) -> None:
     """Say which of the records' words the budget has bought."""
+    from dpfewshot.planning.description import LISTED
+
     try:
         counted_words = synthesizer.counted_words()
     except DPFewShotError as error:  # the run is written and paid for

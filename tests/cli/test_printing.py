@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from dpfewshot.backends import Scripted
 from dpfewshot.cli.generate import generate
 from dpfewshot.cli.options import Key
-from dpfewshot.cli.plan import describe, in_detail, plan
+from dpfewshot.cli.plan import in_detail, plan
 from dpfewshot.cli.printing import aligned, in_options, say
+from dpfewshot.planning.description import describe
 from tests.support.commands import Run
 from tests.support.factory import synthesizer
 from tests.support.scripts import Sentence, tickets, written

@@ -1,6 +1,7 @@
 """The word histogram: its rows' bound in integers, its noise, its cost, and texts of the real small model."""
 
 import math
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -349,6 +350,28 @@ def test_one_draw_serves_all_texts_of_a_label(model):
     assert len({one.text for one in made}) == 5
     assert all(one.certified and one.spent == stratum.spend for one in made)
     assert run.spent == stratum.spend
+
+
+def test_a_plan_says_what_it_does_and_shows_a_text_without_records(model):
+    records = [replace(one, unit=f"c{number}") for number, one in enumerate(support_tickets())]
+    run = synthesizer(model, records, shots_per_label=2)
+    said = run.describe()
+    assert re.match(
+        r"plan: 2 texts of at most about \d words: 2 Refund \(\d+ units\); a unit of several", said
+    )
+    assert "for one unit left out: a reader" in said
+    assert "time:" not in said
+    run.probe(0.01)
+    assert "time: at most about" in run.describe()
+    shown = run.preview("Refund")
+    assert (shown.label, shown.spent, shown.mechanism) == (
+        "Refund",
+        dpf.PrivacySpend(0, 0),
+        "instruction-only",
+    )
+    with pytest.raises(InvalidPlan, match="plan"):
+        run.preview("Nothing")
+    assert run.spent == dpf.PrivacySpend(0, 0)
 
 
 def test_texts_come_from_the_noisy_sum(whole_model, monkeypatch):
