@@ -125,7 +125,7 @@ def accuracy() -> Lines:
         (
             f"On average, examples at ε = 1 are {gained(OURS, 1.0, ZERO_SHOT):.1f} points above none, and "
             f"{gained(OURS, 1.0, NO_RECORDS):.1f} above those written without data (real records: "
-            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}); runs of one kind differ by up to {spread():.0f}. "
+            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f} above them); runs of one kind differ by up to {spread():.0f}. "
             "Certified runs, default settings, two examples a label, labelled by the model that wrote them "
             "([each run](docs/decisions/histogram.md#in-use))."
         )
@@ -152,9 +152,9 @@ def peers() -> Lines:
         (
             "[Published methods](docs/comparison.md), at equal certified ε: on three tasks our token-by-token "
             f"mechanism (not the default) won {behind} of {measured} comparisons significantly (95 %), and lost "
-            f"{len(leading) or 'none'}; on a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. Their code as "
-            f"it comes, told ε = 1, has a provable ε of {comparison.rounded_up(claims['Tang et al.'])} at best, "
-            f"that of {' and '.join(none)} none."
+            f"{len(leading) or 'none'}; on a fourth, MIT-G, Tang et al. win by 8 to 10 points from ε = 2. As it comes, "
+            f"code that states ε = 1 has a provable ε of {comparison.rounded_up(claims['Tang et al.'])} at best (Tang "
+            f"et al.), or none ({', '.join(none)})."
         )
     ]
 
