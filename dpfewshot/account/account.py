@@ -313,8 +313,11 @@ class Account:
             found = _drawing(change.entry(entry), entry, lease)
             _charge(change, found, found.draws.after(progress))
 
-    def record_progress(self, entry: int, lease: str, progress: str) -> None:
+    def record_progress(self, entry: int, lease: str, progress: str, *, counted: bool = False) -> None:
         """Record what is in progress, and which released lines stand; nothing changes with another lease.
+
+        Args:
+            counted: whether it has the result of a draw: that is recorded even if another run has resumed.
 
         Raises:
             RunTakenOver: `progress` has other released lines than the entry.
@@ -329,28 +332,35 @@ class Account:
                 if released_in(progress) not in (None, released_in(found.draws.progress)):
                     raise RunTakenOver(f"entry {entry} has released other lines: resume it to continue")
                 change.replace(replace(found, draws=draws))
+            elif counted:
+                change.replace(replace(found, draws=found.draws.with_count(progress)))
 
-    def record_release(self, entry: int, lease: str, digest: str, progress: str) -> None:
+    def record_release(
+        self, entry: int, lease: str, digest: str, progress: str, before: str | None = None
+    ) -> None:
         """Record that an entry released a demonstration; recorded when this returns.
 
         Args:
             digest: `line_hash` of the demonstration.
             progress: of the run, with this demonstration. Nothing changes if the entry has it already, so a
                 call whose answer was lost may be repeated.
+            before: the progress that the caller knows, where others share the lease; None: it is alone.
 
         Raises:
-            RunTakenOver: another run holds the lease, or has released what `progress` lacks.
+            RunTakenOver: another run holds the lease, or has recorded what `progress` lacks.
             LedgerError: the entry never drew, or it could not be recorded.
         """
         with self._store.change() as change:
             found = change.entry(entry)
             if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
-            draws = found.draws.with_release(entry, lease, progress)
+            draws = found.draws.with_release(entry, lease, progress, before)
             if draws != found.draws:
                 change.replace(replace(found, draws=draws))
-                before, after = released_in(found.draws.progress), released_in(progress)
-                if after is None or after != before:  # else which lines stand is all that differs
+                after = released_in(progress)
+                if after is None or after != released_in(
+                    found.draws.progress
+                ):  # else which lines stand is all that differs
                     change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:

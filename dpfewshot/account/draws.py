@@ -22,12 +22,18 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
 THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
+LOST = (
+    "the label's words were counted, and the process ended before it recorded them: they are lost, and a "
+    "further plan needs further budget"
+)
 UNCOUNTED = (
     "another process took the label's words over to count them, and has not: if it has ended, "
     "generate_all(resume=True) goes on"
 )
 ANY_TOKENS: Final = "any"
 """In place of the tokens that a draw serves, where all texts of a stratum come from one draw."""
+
+NO_PROGRESS: Final = '{"released": [], "unfinished": {}}'
 
 USED_UP = "all draws of the plan are used: a further plan needs further budget"
 
@@ -109,12 +115,25 @@ class DrawCounts:
             raise _taken_over(entry)
         return replace(self, progress=progress)
 
-    def with_release(self, entry: int, lease: str, progress: str) -> DrawCounts:
-        """These draws with one more release; `RunTakenOver` if it is the same text as another process's."""
-        draws, before = self.with_progress(entry, lease, progress), released_in(self.progress)
-        if before and before == released_in(progress) and _writer(self.progress) != _writer(progress):
+    def with_release(self, entry: int, lease: str, progress: str, before: str | None) -> DrawCounts:
+        """These draws with one more release; `RunTakenOver` if another process wrote since.
+
+        Args:
+            before: the progress that the writer knows; None: it is not compared.
+        """
+        draws, last = self.with_progress(entry, lease, progress), self.progress
+        if before is not None and last not in (before, progress) and _writer(last) != _writer(progress):
             raise _taken_over(entry)
         return draws
+
+    def with_count(self, progress: str) -> DrawCounts:
+        """These draws with the histogram of a draw that was made before their lease was replaced."""
+        own = json.loads(self.progress or NO_PROGRESS)
+        if self.left or "histogram" in own:
+            return self
+        found = json.loads(progress)
+        kept = {"writer": found["writer"], "histogram": found["histogram"]}
+        return replace(self, progress=json.dumps({**own, **kept}))
 
     def after(self, progress: str) -> DrawCounts:
         """What is left after a draw."""
@@ -166,7 +185,7 @@ def released_in(progress: str) -> Counter[str] | None:
 
 def _writer(progress: str) -> object:
     """Which process wrote the progress of a run last."""
-    return json.loads(progress).get("writer")
+    return json.loads(progress or NO_PROGRESS).get("writer")
 
 
 def granted(draws: DrawCounts) -> dict[str, object]:

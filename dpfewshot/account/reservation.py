@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from dpfewshot.account.account import Account, Reserved
-from dpfewshot.account.draws import USED_UP, DrawCounts, Terms, new_lease
+from dpfewshot.account.draws import NO_PROGRESS, USED_UP, DrawCounts, Terms, new_lease
 from dpfewshot.account.history import OPEN, VERIFY
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.permit import Permit
@@ -64,6 +64,7 @@ class Reservation:
         self._left = draws.left
         self._recorded: str  # as the account has it
         self._unrecorded: Mapping[str, object] | None  # or recorded, its answer lost
+        self._late: Mapping[str, object] | None  # recorded, and not returned
         self.released: list[Mapping[str, object]]
         self.slots: list[int]
         self.unfinished: dict[str, list[int]]
@@ -109,14 +110,19 @@ class Reservation:
         return self._has_lease_of(entry) and (alone or entry.draws.progress == self._recorded)
 
     def catch_up(self, entry: Entry) -> bool:
-        """Add what others released from the same words; false if there is nothing, or texts are replaced."""
+        """Add what others recorded of the same words; false if there is nothing, or its own slots are not."""
         with self._lock:
-            recorded = entry.draws.progress
+            recorded, pending = entry.draws.progress, self._unrecorded
             if recorded == self._recorded or not (self._has_lease_of(entry) and is_counted(entry)):
                 return False
-            if min([0, *json.loads(recorded).get("slots", []), *self.slots]) < 0:
+            if self.histogram is not None and _slots(json.loads(self._recorded)) != self.slots:
                 return False
+            known = len(self.released)
             self._take(recorded)
+            if pending in self.released[known:]:  # its answer was lost
+                self._late = pending
+            else:
+                self._unrecorded = pending
             return True
 
     def _has_lease_of(self, entry: Entry) -> bool:
@@ -124,11 +130,11 @@ class Reservation:
 
     def _take(self, recorded: str) -> None:
         """Take over the progress that the account has."""
-        progress = json.loads(recorded) if recorded else {"released": [], "unfinished": {}}
+        progress = json.loads(recorded or NO_PROGRESS)
         self._recorded = recorded
-        self._unrecorded = None
+        self._unrecorded = self._late = None
         self.released = progress["released"]
-        self.slots = progress.get("slots", list(range(len(self.released))))
+        self.slots = _slots(progress)
         _check_slots(self.slots, len(self.released), self.entry)
         self.unfinished = progress["unfinished"]
         self.histogram = progress.get("histogram")
@@ -201,7 +207,7 @@ class Reservation:
         with self._lock:
             self._check_own()
             self.histogram = histogram
-            self._keep_progress()
+            self._keep_progress(counted=True)
 
     def stand(self, slots: list[int]) -> None:
         """Note which of the released lines stand; if that cannot be recorded, the next release does it."""
@@ -225,7 +231,7 @@ class Reservation:
         """
         with self._lock:
             self._check_own()
-            self._unrecorded = line
+            self._unrecorded, self._late = line, None
             self._record(line)
 
     def finish_release(self) -> Mapping[str, object] | None:
@@ -235,7 +241,8 @@ class Reservation:
         """
         with self._lock:
             if self._unrecorded is None:
-                return None
+                late, self._late = self._late, None
+                return late
             self._check_own()
             self._record(self._unrecorded)
             return self.released[-1]
@@ -247,7 +254,9 @@ class Reservation:
         if self._account is not None and self._durable:
             progress = self._as_json(released, unfinished, slots)
             try:
-                self._account.record_release(self.entry, self._lease, line_hash(line), progress)
+                self._account.record_release(
+                    self.entry, self._lease, line_hash(line), progress, self._recorded
+                )
             except RunTakenOver:
                 raise
             except LedgerError as error:
@@ -295,7 +304,7 @@ class Reservation:
         if self._inherited:
             raise BudgetExceeded("this plan was reserved by the parent process, which draws from it")
 
-    def _keep_progress(self) -> None:
+    def _keep_progress(self, *, counted: bool = False) -> None:
         """Record what is released, which no draw will record any more; what fails is kept here alone."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
@@ -305,7 +314,7 @@ class Reservation:
         progress = self._progress()
         if self._account is not None and progress != self._recorded:
             with suppress(LedgerError):
-                self._account.record_progress(self.entry, self._lease, progress)
+                self._account.record_progress(self.entry, self._lease, progress, counted=counted)
                 self._recorded = progress
 
     def _progress(self) -> str:
@@ -322,7 +331,13 @@ class Reservation:
 
 def is_counted(entry: Entry) -> bool:
     """Whether the entry's words are counted, so that it draws no more."""
-    return "histogram" in json.loads(entry.draws.progress or "{}")
+    return "histogram" in json.loads(entry.draws.progress or NO_PROGRESS)
+
+
+def _slots(progress: Mapping[str, Any]) -> list[int]:
+    """Which of the released lines stand: all, where nothing is said."""
+    slots: list[int] = progress.get("slots", list(range(len(progress["released"]))))
+    return slots
 
 
 def _check_slots(slots: object, released: int, entry: int) -> None:

@@ -27,7 +27,7 @@ from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
 from dpfewshot.runtime.forking import start_afresh_in_children
 from dpfewshot.values import Demonstration
 
-_JOINED: Final = 3
+_JOINED: Final = 5
 """How often a request joins a run that others begin or take over."""
 
 
@@ -96,10 +96,10 @@ class Generation:
         if self.account is None or not run.joins:
             return release()
         for _ in range(_JOINED):
-            begun = [each.key for each in self.runs if each.reservation is not None]
-            begun = begun or [one.draws.key for one in self.account.run_of(run.key.plan) if one.draws.key]
-            named = begun[0].run if begun else run.key.run
-            run.key = replace(run.key, run=named, first=not begun)
+            begun = self._begun() or next(
+                (one.draws.key for one in self.account.run_of(run.key.plan) if one.draws.key), run.key
+            )
+            run.key = replace(run.key, plan=begun.plan, run=begun.run, first=True)
             run.join(stop)
             try:
                 return release()
@@ -107,6 +107,17 @@ class Generation:
                 if run.is_counted:
                     run.leave()
         return release()
+
+    def _begun(self) -> RunKey | None:
+        """The name of its run; None if it has none yet."""
+        return next((each.key for each in self.runs if each.reservation is not None), None)
+
+    def follow(self) -> None:
+        """Give strata that have not begun the run of those that have: `generate` may have joined one."""
+        if (begun := self._begun()) is not None:
+            for run in self.runs:
+                if run.reservation is None:
+                    run.key = replace(begun, stratum=run.key.stratum)
 
     @property
     def unfinished(self) -> bool:
@@ -147,6 +158,7 @@ class Generation:
             plan = self._plan_of(name)
             begun = [run for run in self.runs if run.reservation is not None]
             if begun and begun[0].key.plan == plan:
+                self.follow()
                 for run in self.runs:  # another process may have taken it over, or begun a label of it
                     run.take_back()
                 return

@@ -55,6 +55,7 @@ def release_all(
         BudgetExceeded: too few draws are left for some, which interruptions or other callers took. All others
             are made first.
     """
+    generation.follow()
     shares = []
     for run in generation.runs:
         run.check_open()

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from dpfewshot import __version__
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
-from dpfewshot.account.draws import BEGUN, THERE, UNCOUNTED, RunKey, Terms
+from dpfewshot.account.draws import BEGUN, LOST, THERE, UNCOUNTED, RunKey, Terms
 from dpfewshot.account.reservation import Reservation, is_counted
 from dpfewshot.certificates import Certificate, line_hash, plan_hash
 from dpfewshot.demonstrations import from_line
@@ -31,8 +31,11 @@ from dpfewshot.values import Demonstration, PrivacySpend
 
 Result = TypeVar("Result")
 
-_WAIT, _PATIENCE, _LONGER = 0.5, 60.0, 600.0
-"""Seconds between two looks at the ledger, and for which words that another process counts are awaited."""
+_WAIT, _RECORDING, _PATIENCE, _LONGER = 0.5, 3.0, 60.0, 600.0
+"""Seconds between two looks at the ledger, and for which words are awaited that another process counts.
+
+The first is for those that it has drawn, the last for those that it took over.
+"""
 
 _TIMES: Final = 5
 """How often a text is recorded that others come before."""
@@ -180,6 +183,7 @@ class StratumRun:
             self.check_open()
             if self.reservation is None:
                 self.find(stop)
+            self._await_count(stop)
             settings, left = self.set_up.plan.settings, self.draws_left
             each, tokens = settings.draws_per_demonstration, settings.max_tokens
             reservation, others = self.reservation, without(others, self.late)
@@ -268,25 +272,41 @@ class StratumRun:
         for a draw that is made. A run that was itself taken over waits longer, and does not.
 
         Raises:
+            BudgetExceeded: they are lost, or this run is closed.
             LedgerError: nobody counts them.
         """
-        fenced, waited = self.reservation is not None, 0.0
+        fenced, waited, holder = self.reservation is not None, 0.0, ""
         while self.account is not None and not self.is_counted:
             entry = next(iter(self.account.run_of(self.key.plan, self.key.run, self.key.stratum)), None)
             if entry is None or (self.reservation is not None and self.reservation.is_current(entry)):
                 break
+            self.check_open()
+            if entry.draws.lease != holder:
+                holder, waited = entry.draws.lease, 0.0
             if is_counted(entry):
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms}, shared=True)
-            elif waited < (_LONGER if fenced else _PATIENCE):
+            elif waited < (_LONGER if fenced else _PATIENCE) and (entry.draws.left or waited < _RECORDING):
                 stop.check()
                 stop.wait(_WAIT)
                 waited += _WAIT
-            elif fenced or not entry.draws.left:
+            elif not entry.draws.left:
+                raise BudgetExceeded(LOST)
+            elif fenced:
                 raise LedgerError(UNCOUNTED)
             else:
                 self.take_back()
                 break
         return self.reservation is not None
+
+    def _await_count(self, stop: StopSignal) -> None:
+        """Take what a process records that had drawn when this one took the stratum over."""
+        reservation, waited = self.reservation, 0.0
+        while self.joins and reservation is not None and waited < _RECORDING:
+            if self.is_counted or self.draws_left or self._catch_up(reservation):
+                break
+            stop.check()
+            stop.wait(_WAIT)
+            waited += _WAIT
 
     def close(self) -> None:
         """Draw no more. Give back what never drew; settle what is complete or in memory; leave the rest open.
@@ -342,7 +362,8 @@ class StratumRun:
                 if one.label == label:
                     self.late.remove(one)
                     return one
-            self._catch_up(reservation)
+            if self.is_counted:
+                self._catch_up(reservation)
             set_up, released = self.set_up, reservation.unfinished.setdefault(label, [])
             if not self.is_counted:
                 max_tokens = self._affordable(max_tokens, len(released))
@@ -426,7 +447,7 @@ class StratumRun:
 
     def _catch_up(self, reservation: Reservation) -> bool:
         """Add what other processes released from the same words; whether there is any."""
-        if self.account is None or not self.joins or reservation.histogram is None:
+        if self.account is None or not self.joins:
             return False
         found = self.account.run_of(self.key.plan, self.key.run, self.key.stratum)
         return any(reservation.catch_up(entry) for entry in found)

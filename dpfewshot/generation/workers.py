@@ -99,6 +99,8 @@ class Workers:
                 run.take_back()
             new = run.released_ever[known:] if task.travelled else list(task.made)
             for one in new:
+                if one.label not in to_do:
+                    continue  # another process's, of shared words
                 to_do.remove(one.label)
                 if task.travelled:
                     run.observers.generation(one.label, lambda: one)  # noqa: B023 - called at once

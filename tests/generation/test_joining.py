@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.generation import stratum
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from tests.support.resuming import fails_once
 from tests.support.small_models import small
 
 FIXTURES = (small,)
@@ -134,7 +137,8 @@ def test_what_a_process_reserved_that_died_is_taken_over(
 
 def test_a_draw_that_a_process_made_is_not_taken_over(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     died_at(Reservation, "keep", process, monkeypatch)
-    with pytest.raises(LedgerError, match="has not: if it has ended"):
+    monkeypatch.setattr(stratum, "_RECORDING", 0.1)
+    with pytest.raises(dpf.BudgetExceeded, match=r"words were counted, and .* they are lost"):
         process().generate("Refund")
     with pytest.raises(dpf.BudgetExceeded, match="1 of 'Refund' cannot be made"):
         process().generate_all(resume=True)
@@ -162,11 +166,11 @@ def before(act: str, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]
     """Let something happen once before the account does this."""
     inner, begun = getattr(Account, act), list[int]()
 
-    def outer(self: Account, *arguments: Any) -> Any:
+    def outer(self: Account, *arguments: Any, **named: Any) -> Any:
         if not begun:
             begun.append(1)
             then()
-        return inner(self, *arguments)
+        return inner(self, *arguments, **named)
 
     monkeypatch.setattr(Account, act, outer)
 
@@ -217,3 +221,97 @@ def test_where_each_text_costs_a_process_begins_a_run_of_its_own(process: Any) -
     first, second = process(**settings), process(**settings)
     one, other = first.generate("Refund"), second.generate("Refund")
     assert one.certificate.run != other.certificate.run
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_all_of_a_process_that_joined_a_run_is_of_that_run(
+    process: Any, ledger_url: str, resume: bool
+) -> None:
+    first, second = process(), process()
+    made = [first.generate("Refund"), second.generate("Refund"), first.generate("Delivery")]
+    found = second.generate_all(resume=resume)
+    assert {one.text for one in found} >= ({one.text for one in made} if resume else {made[2].text})
+    assert {one.certificate.run for one in found if one.certificate} == {made[0].certificate.run}
+    assert (acts(ledger_url)["reserve"], second.spent) == (2, made[0].spent)
+
+
+def test_who_joins_a_run_that_is_gone_joins_the_one_that_is_there(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, second, look = [process().generate("Refund")], process(), Account.run_of
+
+    def gone(self: Account, *asked: Any) -> Any:
+        monkeypatch.setattr(Account, "run_of", look)
+        [entry] = look(self, *asked)
+        return [replace(entry, draws=replace(entry.draws, key=replace(entry.draws.key, run="gone")))]
+
+    monkeypatch.setattr(Account, "run_of", gone)
+    made.append(second.generate("Refund"))
+    check(ledger_url, made, second)
+
+
+def test_a_process_that_closes_takes_nothing_over(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died_at(HistogramLoop, "_counted", process, monkeypatch)
+    monkeypatch.setattr(stratum, "_PATIENCE", 60)
+    later = process()
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(later.generate, "Refund")
+        time.sleep(0.3)
+        later.close()
+        with pytest.raises(dpf.BudgetExceeded, match="closed"):
+            asked.result(30)
+    assert acts(ledger_url)["resume"] == 0
+
+
+def test_a_text_of_another_process_takes_the_place_of_one_that_is_replaced(
+    process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, others = process(), process(), list[dpf.Demonstration]()
+    made = first.generate_all(resume=True)
+    with monkeypatch.context() as patched:
+        before("record_release", patched, lambda: others.append(second.generate("Refund")))
+        kept = first.generate_all(resume=True, keep=made[1:])
+    assert len(kept) == 2
+    stand = process().generate_all(resume=True)
+    assert made[0].text not in [one.text for one in stand]
+    assert {one.text for one in stand} == {one.text for one in (*kept, *others)}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_text_whose_record_failed_is_returned_though_others_came_first(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    first, second, written = process(), process(), list[list[int]]()
+
+    def text(*_: object) -> list[int]:
+        written.append([5 + len(written), 6, 7])
+        return written[-1]
+
+    monkeypatch.setattr(HistogramLoop, "_text", text)
+    made = [first.generate("Refund")]
+    with monkeypatch.context() as patched:
+        fails_once(patched, "record_release", after=after)
+        with pytest.raises(LedgerError):
+            first.generate("Refund")
+    made += [second.generate("Refund"), first.generate("Refund")]
+    assert len(written) == 3  # it was not written again
+    check(ledger_url, made, first)
+
+
+def test_a_count_that_is_drawn_is_recorded_though_the_run_is_taken_over(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = process(), process()
+    with ThreadPoolExecutor(1) as threads:
+        others: list[Any] = []
+
+        def taken_over() -> None:
+            others.append(threads.submit(second.generate_all, resume=True))
+            while not acts(ledger_url)["resume"]:
+                time.sleep(0.01)
+
+        before("record_progress", monkeypatch, taken_over)
+        made = first.generate("Refund")
+        check(ledger_url, [made, *others[0].result(60)], first)
