@@ -357,10 +357,8 @@ class Account:
             draws = found.draws.with_release(entry, lease, progress, before)
             if draws != found.draws:
                 change.replace(replace(found, draws=draws))
-                after = released_in(progress)
-                if after is None or after != released_in(
-                    found.draws.progress
-                ):  # else which lines stand is all that differs
+                known, after = released_in(found.draws.progress), released_in(progress)
+                if after is None or after != known:  # else which lines stand is all that differs
                     change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
