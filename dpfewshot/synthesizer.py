@@ -108,7 +108,7 @@ class Synthesizer:
         observers: Iterable[Observer] = (),
     ) -> None:
         self._seconds: float | None = None
-        _check_kinds(task, budget, mechanism, settings)
+        _check_kinds(task, budget, settings)
         check_invariance(backend, allowed=settings.allow_batch_variance)
         limit = None if isinstance(budget, NoPrivacy) else budget
         paper = TANG if settings.preset is None and settings.accounting == PUBLISHED else settings.preset
@@ -389,12 +389,11 @@ class Synthesizer:
         return tokens
 
 
-def _check_kinds(task: object, budget: object, mechanism: object, settings: object) -> None:
+def _check_kinds(task: object, budget: object, settings: object) -> None:
     """Refuse what is of another kind by its name: what fails later may not show its message."""
     for name, value, kinds, what in (
         ("task", task, Task, "a Task"),
         ("budget", budget, (PrivacyBudget, NoPrivacy), "PrivacyBudget(epsilon, delta) or NO_PRIVACY"),
-        ("mechanism", mechanism, (Mechanism, type(None)), "a mechanism, such as mechanisms.WordHistogram()"),
         ("settings", settings, Settings, "Settings(...)"),
     ):
         if not isinstance(value, kinds):

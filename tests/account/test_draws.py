@@ -312,8 +312,8 @@ class Unsure(Account):
     def draw(self, *arguments: Any) -> None:
         self._answered(super().draw(*arguments))  # type: ignore[func-returns-value]
 
-    def record_progress(self, *arguments: Any) -> None:
-        self._answered(super().record_progress(*arguments))  # type: ignore[func-returns-value]
+    def record_progress(self, *arguments: Any, **named: Any) -> None:
+        self._answered(super().record_progress(*arguments, **named))  # type: ignore[func-returns-value]
 
     def record_release(self, *arguments: Any) -> None:
         self._answered(super().record_release(*arguments))  # type: ignore[func-returns-value]

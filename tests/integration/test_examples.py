@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import signal
@@ -106,12 +107,12 @@ def test_the_client_shows_the_demonstrations(
 
     asked: list[tuple[str, Any]] = []
     path = tmp_path / "demos.jsonl"
-    dpf.Demonstrations([DEMONSTRATION]).to_jsonl(path)
+    dpf.Demonstrations([dataclasses.replace(DEMONSTRATION, label="Number")]).to_jsonl(path)
     with scripted(lambda *request: asked.append(request) or answer(*request)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         openai_client.main(str(path), "trec", "m", "my parcel is late")
-    assert capsys.readouterr().out == "delivery\n"
+    assert capsys.readouterr().out == "Number\n"
     [(page, body)] = asked
     assert page == "/v1/chat/completions"
     assert body["messages"][0]["content"].startswith("Classify the questions")

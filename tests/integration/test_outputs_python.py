@@ -115,6 +115,8 @@ METHODS: dict[str, Call] = {
     "unfinished": lambda here: here.synthesizer().unfinished,
     "newest_run": lambda here: here.synthesizer().newest_run("night") is None,
     "probe": lambda here: here.synthesizer().probe(0.01),
+    "describe": lambda here: here.synthesizer().describe(),
+    "preview": lambda here: here.synthesizer().preview("delivery"),
     "generate": lambda here: here.synthesizer().generate("delivery"),
     "generate_all": lambda here: here.synthesizer().generate_all(resume=True),
     "agenerate": lambda here: asyncio.run(here.synthesizer().agenerate("refund")),
