@@ -313,10 +313,13 @@ class Account:
             found = _drawing(change.entry(entry), entry, lease)
             _charge(change, found, found.draws.after(progress))
 
-    def record_progress(self, entry: int, lease: str, progress: str, *, counted: bool = False) -> None:
+    def record_progress(
+        self, entry: int, lease: str, progress: str, before: str | None = None, *, counted: bool = False
+    ) -> None:
         """Record what is in progress, and which released lines stand; nothing changes with another lease.
 
         Args:
+            before: as of `record_release`.
             counted: whether it has the result of a draw: that is recorded even if another run has resumed.
 
         Raises:
@@ -328,7 +331,7 @@ class Account:
             if found is None or found.state not in (*OPEN, SETTLED):
                 raise LedgerError(f"entry {entry} was {_state(found)}: it releases nothing")
             if found.draws.lease == lease:
-                draws = found.draws.with_progress(entry, lease, progress)
+                draws = found.draws.with_progress(entry, lease, progress, before)
                 if released_in(progress) not in (None, released_in(found.draws.progress)):
                     raise RunTakenOver(f"entry {entry} has released other lines: resume it to continue")
                 change.replace(replace(found, draws=draws))
@@ -354,7 +357,7 @@ class Account:
             found = change.entry(entry)
             if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
-            draws = found.draws.with_release(entry, lease, progress, before)
+            draws = found.draws.with_progress(entry, lease, progress, before)
             if draws != found.draws:
                 change.replace(replace(found, draws=draws))
                 known, after = released_in(found.draws.progress), released_in(progress)

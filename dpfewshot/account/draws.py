@@ -23,8 +23,8 @@ from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
 THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
 LOST = (
-    "the label's words were counted, and the process ended before it recorded them: they are lost, and a "
-    "further plan needs further budget"
+    "the label's words were counted and not recorded: if the process that counted them has ended, they are "
+    "lost, and a further plan needs further budget"
 )
 UNCOUNTED = (
     "another process took the label's words over to count them, and has not: if it has ended, "
@@ -105,26 +105,21 @@ class DrawCounts:
             raise _taken_over(entry)
         return self
 
-    def with_progress(self, entry: int, lease: str, progress: str) -> DrawCounts:
-        """These draws with other progress; `RunTakenOver` if it lacks what is released.
+    def with_progress(self, entry: int, lease: str, progress: str, before: str | None) -> DrawCounts:
+        """These draws with other progress; `RunTakenOver` if it lacks what others recorded.
 
         Several have the lease of an entry that is settled, or whose words are counted.
-        """
-        before, after = released_in(self.held(entry, lease).progress), released_in(progress)
-        if before and (after is None or not before <= after):
-            raise _taken_over(entry)
-        return replace(self, progress=progress)
-
-    def with_release(self, entry: int, lease: str, progress: str, before: str | None) -> DrawCounts:
-        """These draws with one more release; `RunTakenOver` if another process wrote since.
 
         Args:
-            before: the progress that the writer knows; None: it is not compared.
+            before: the progress that the writer knows; None: released lines alone are compared.
         """
-        draws, last = self.with_progress(entry, lease, progress), self.progress
+        last = self.held(entry, lease).progress
+        known, after = released_in(last), released_in(progress)
+        if known and (after is None or not known <= after):
+            raise _taken_over(entry)
         if before is not None and last not in (before, progress) and _writer(last) != _writer(progress):
             raise _taken_over(entry)
-        return draws
+        return replace(self, progress=progress)
 
     def with_count(self, progress: str) -> DrawCounts:
         """These draws with the histogram of a draw that was made before their lease was replaced."""

@@ -207,14 +207,24 @@ class Reservation:
         with self._lock:
             self._check_own()
             self.histogram = histogram
-            self._keep_progress(counted=True)
+            self._keep_progress()
 
-    def stand(self, slots: list[int]) -> None:
-        """Note which of the released lines stand; if that cannot be recorded, the next release does it."""
+    def stand(self, slots: list[int]) -> bool:
+        """Note which of the released lines stand; false, and not noted, if others recorded something since.
+
+        If the account cannot record it, the next release does.
+        """
         with self._lock:
             self._check_own()
-            self.slots = slots
-            self._keep_progress()
+            known, self.slots = self.slots, slots
+            try:
+                self._record_progress()
+            except RunTakenOver:
+                self.slots = known
+                return False
+            except LedgerError:
+                pass
+            return True
 
     def release(self, line: Mapping[str, object]) -> None:
         """Record a demonstration whose last token was drawn. Nobody may get its text before this returns.
@@ -304,18 +314,23 @@ class Reservation:
         if self._inherited:
             raise BudgetExceeded("this plan was reserved by the parent process, which draws from it")
 
-    def _keep_progress(self, *, counted: bool = False) -> None:
+    def _keep_progress(self) -> None:
         """Record what is released, which no draw will record any more; what fails is kept here alone."""
         if self._unrecorded is not None:
             with suppress(LedgerError):
                 self._record(self._unrecorded)
-        if self._unrecorded is not None:  # it may be recorded: nothing may overwrite it
+        if (
+            self._unrecorded is not None and self.histogram is None
+        ):  # it may be recorded: nothing overwrites it
             return
-        progress = self._progress()
+        with suppress(LedgerError):
+            self._record_progress()
+
+    def _record_progress(self) -> None:
+        progress, counted = self._progress(), self.histogram is not None
         if self._account is not None and progress != self._recorded:
-            with suppress(LedgerError):
-                self._account.record_progress(self.entry, self._lease, progress, counted=counted)
-                self._recorded = progress
+            self._account.record_progress(self.entry, self._lease, progress, self._recorded, counted=counted)
+            self._recorded = progress
 
     def _progress(self) -> str:
         return self._as_json(self.released, self.unfinished, self.slots) if self._durable else ""

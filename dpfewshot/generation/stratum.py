@@ -31,7 +31,7 @@ from dpfewshot.values import Demonstration, PrivacySpend
 
 Result = TypeVar("Result")
 
-_WAIT, _RECORDING, _PATIENCE, _LONGER = 0.5, 3.0, 60.0, 600.0
+_WAIT, _RECORDING, _PATIENCE, _LONGER = 0.5, 10.0, 300.0, 900.0
 """Seconds between two looks at the ledger, and for which words are awaited that another process counts.
 
 The first is for those that it has drawn, the last for those that it took over.
@@ -128,7 +128,17 @@ class StratumRun:
         """
         if self.reservation is None:
             return
-        lines, slots = self.reservation.released, [max(one, ~one) for one in self.reservation.slots]
+        for _ in range(_TIMES):
+            self._catch_up(self.reservation)
+            others = kept.copy()
+            if self.reservation.stand(self._standing(self.reservation, others)):
+                break
+        kept.clear()
+        kept.update(others)
+
+    def _standing(self, reservation: Reservation, kept: Counter[str]) -> list[int]:
+        """The slots of which those stand that are kept."""
+        lines, slots = reservation.released, [max(one, ~one) for one in reservation.slots]
         others = [place for place in range(len(lines)) if place not in slots]  # which may be kept again
         stand = []
         for place in (*slots, *others):
@@ -138,7 +148,7 @@ class StratumRun:
                 stand.append(place)
             elif place in slots:
                 stand.append(~place)
-        self.reservation.stand(stand)
+        return stand
 
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""
@@ -268,21 +278,21 @@ class StratumRun:
     def join(self, stop: StopSignal) -> bool:
         """Share the words that another process counts for this run, once it has; whether it has the stratum.
 
-        One that has the stratum and does not count it may have died: after a minute this takes it over, but
+        One that has the stratum and does not count it may have died: after minutes this takes it over, but
         for a draw that is made. A run that was itself taken over waits longer, and does not.
 
         Raises:
             BudgetExceeded: they are lost, or this run is closed.
             LedgerError: nobody counts them.
         """
-        fenced, waited, holder = self.reservation is not None, 0.0, ""
+        fenced, waited, known = self.reservation is not None, 0.0, ("", 0)
         while self.account is not None and not self.is_counted:
             entry = next(iter(self.account.run_of(self.key.plan, self.key.run, self.key.stratum)), None)
             if entry is None or (self.reservation is not None and self.reservation.is_current(entry)):
                 break
             self.check_open()
-            if entry.draws.lease != holder:
-                holder, waited = entry.draws.lease, 0.0
+            if (entry.draws.lease, entry.draws.left) != known:  # it goes on
+                known, waited = (entry.draws.lease, entry.draws.left), 0.0
             if is_counted(entry):
                 [self.reservation] = Reservation.resume(self.account, {entry.number: self.terms}, shared=True)
             elif waited < (_LONGER if fenced else _PATIENCE) and (entry.draws.left or waited < _RECORDING):

@@ -138,7 +138,7 @@ def test_what_a_process_reserved_that_died_is_taken_over(
 def test_a_draw_that_a_process_made_is_not_taken_over(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     died_at(Reservation, "keep", process, monkeypatch)
     monkeypatch.setattr(stratum, "_RECORDING", 0.1)
-    with pytest.raises(dpf.BudgetExceeded, match=r"words were counted, and .* they are lost"):
+    with pytest.raises(dpf.BudgetExceeded, match=r"words were counted and not recorded: .* lost"):
         process().generate("Refund")
     with pytest.raises(dpf.BudgetExceeded, match="1 of 'Refund' cannot be made"):
         process().generate_all(resume=True)
@@ -254,7 +254,7 @@ def test_a_process_that_closes_takes_nothing_over(
     process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died_at(HistogramLoop, "_counted", process, monkeypatch)
-    monkeypatch.setattr(stratum, "_PATIENCE", 60)
+    monkeypatch.setattr(stratum, "_PATIENCE", 300)
     later = process()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(later.generate, "Refund")

@@ -343,8 +343,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/account/account.py",
-        "draws = found.draws.with_release(entry, lease, progress, before)\n            if draws != found.draws:",
-        "draws = found.draws.with_release(entry, found.draws.lease, progress)\n            if draws != found.draws:",
+        "draws = found.draws.with_progress(entry, lease, progress, before)\n            if draws != found.draws:",
+        "draws = found.draws.with_progress(entry, found.draws.lease, progress, before)\n            if draws != found.draws:",
         "only the run that holds the lease records a text",
         "tests/account/test_draws.py",
     ),
