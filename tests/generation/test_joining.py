@@ -315,3 +315,27 @@ def test_a_count_that_is_drawn_is_recorded_though_the_run_is_taken_over(
         before("record_progress", monkeypatch, taken_over)
         made = first.generate("Refund")
         check(ledger_url, [made, *others[0].result(60)], first)
+
+
+def test_a_count_whose_record_failed_is_kept_by_a_process_that_loses_the_run(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = process(), process()
+    fails_once(monkeypatch, "record_progress", after=False)
+    before("record_release", monkeypatch, lambda: second._generation.resume(""))  # noqa: SLF001
+    made = [first.generate("Refund"), *process().generate_all(resume=True)]
+    assert made[0].text in [one.text for one in made[1:]]
+    check(ledger_url, made[1:], first)
+
+
+def test_who_replaces_texts_does_so_beside_others(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, others = process(), process(), list[dpf.Demonstration]()
+    made = first.generate_all(resume=True)
+    before("record_progress", monkeypatch, lambda: others.append(second.generate("Refund")))
+    kept = first.generate_all(resume=True, keep=made[1:])
+    stand = process().generate_all(resume=True)
+    assert made[0].text not in [one.text for one in stand]
+    assert [one.text for one in kept] == [one.text for one in stand]  # who keeps some names all that stand
+    check(ledger_url, [*made, *others, *(one for one in stand if one not in made)], first)
