@@ -188,7 +188,7 @@ class Synthesizer:
         return describe(self.plan, self._unit, writer=name)
 
     def preview(self, label: str) -> Demonstration:
-        """Write a text of a label without any record: free, and often all that is needed.
+        """Write a text of a label without any record, as `dpfewshot plan` shows them: it costs nothing.
 
         Raises:
             InvalidPlan: the label is not planned.

@@ -115,7 +115,7 @@ class Reservation:
             recorded, pending = entry.draws.progress, self._unrecorded
             if recorded == self._recorded or not (self._has_lease_of(entry) and is_counted(entry)):
                 return False
-            if self.histogram is not None and _slots(json.loads(self._recorded)) != self.slots:
+            if self.histogram is not None and _slots(json.loads(self._recorded or NO_PROGRESS)) != self.slots:
                 return False
             known = len(self.released)
             self._take(recorded)

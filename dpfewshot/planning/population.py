@@ -14,7 +14,7 @@ Population = Mapping[str, int] | int | None
 """Public constants n: by label, or one number if labels are free; None counts the units."""
 
 MOST_UNITS = 2**31 - 1
-"""More than there are people; beyond it, rates would leave the range of floats."""
+"""The most that the sampler draws from, which counts in 32 bits."""
 
 LARGEST_DEFAULT_DELTA = 1e-5
 """The default δ for up to a thousand units."""

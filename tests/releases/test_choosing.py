@@ -113,6 +113,7 @@ def test_balance_weighs_labels_by_public_numbers() -> None:
         ({"refund": 300}, "no number for the label 'delivery'"),
         ({"refund": 300, "delivery": 300, "parcel": 300}, "'parcel', which is not a label"),
         pytest.param(10**400, "population must be at most", id="huge"),
+        pytest.param(2**31, "population must be at most", id="more than the sampler draws from"),
         (0, "population must be a whole number"),
     ],
 )
