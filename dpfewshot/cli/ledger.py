@@ -93,9 +93,11 @@ def create(*, project: Project, relation: str, sequential: bool, rule: str, as_j
 
 
 @ledger.command()
-@_takes()
+@takes("ledger", "account", required=("ledger",))
 def show(*, project: Project, as_json: bool) -> None:
     """Show an account's budget, what is spent, and its chain tip, the hash of its last event.
+
+    Without --account it shows all accounts of the ledger (--json: an object a line).
 
     A line for each stratum that has spent follows: its task with the start of its partition's fingerprint,
     its label, what its own plans have spent, what is left of it, and how many more plans like the account's
@@ -105,8 +107,13 @@ def show(*, project: Project, as_json: bool) -> None:
     Example:
       dpfewshot ledger show --ledger sqlite:///budget.db --account tickets --json
     """
-    with _account(project) as account:
-        _print_summary(account, as_json=as_json)
+    with BudgetLedger.open(str(project.account.ledger)) as opened:
+        name = project.account.account
+        names = opened.datasets() if name is None else [name]
+        if not names:
+            raise LedgerError("the ledger has no account: compare its path, or see `dpfewshot ledger create`")
+        for each in names:
+            _print_summary(opened.account(each), as_json=as_json)
 
 
 @ledger.command()

@@ -15,7 +15,7 @@ from dpfewshot.account.draws import DrawCounts, columns, granted
 from dpfewshot.account.scopes import Partition
 from dpfewshot.cli.application import run
 from dpfewshot.errors import BudgetExceeded
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS, charged, resume
 from tests.support.commands import Run
 
@@ -56,6 +56,23 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Run) -> N
     assert ["trec:", "Location", "0.25", "0.75", "1e-06", "9e-06", "3"] in map(
         str.split, command("show")[1].splitlines()
     )
+
+
+def test_without_an_account_show_lists_all_of_the_ledger(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'several.db'}"
+    show = ["ledger", "show", "--ledger", url]
+    assert run(show) == 2
+    assert "the ledger has no account" in capsys.readouterr().err
+    for name in ("tickets", "notes"):
+        open_account(url, name, create=PrivacyBudget(1, 1e-5))
+    capsys.readouterr()
+    assert run([*show, "--json"]) == 0
+    listed = [json.loads(line)["dataset"] for line in capsys.readouterr().out.splitlines()]
+    assert listed == ["notes", "tickets"]
+    assert run(show) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == listed
 
 
 def test_show_says_by_label_how_many_plans_fit(command: Run, path: Path) -> None:
