@@ -13,8 +13,8 @@ DPFewShotError
 ├── InvalidReport             a file that a report is to be made of cannot be used
 └── MissingExtra              an optional dependency is not installed
 
-No message holds private text or anything computed from it: after loading, a record that
-misbehaves contributes a zero vector and never an error (design note 5.7). Errors that leave the package
+No message holds private text or anything computed from it: after loading, a record that misbehaves
+contributes a zero vector and never an error (docs/decisions/redaction.md). Errors that leave the package
 carry no private variable, message or chain (dpfewshot/runtime/redaction.py).
 """
 

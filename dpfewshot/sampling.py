@@ -1,6 +1,6 @@
 """Draws of units: Poisson sampling, independent assignment to subsets, and the division by a holdout.
 
-Design note 5.1. Every unit of the population is drawn independently with exactly the same probability
+Every unit of the population is drawn independently with exactly the same probability
 (docs/proofs/sampling.md, Lemma 5). Every drawn unit goes to one of M subsets, uniformly and independently.
 A sample is never sliced by position: one more record would shift all later ones.
 """
@@ -75,7 +75,7 @@ class PoissonSampler:
 class FixedSizeSampler:
     """Draws exactly M·N units uniformly without replacement, N for each of M subsets, as the papers did.
 
-    Poisson accounting does not cover it (design note 5.1). It exists to reproduce the papers, by name only.
+    Poisson accounting does not cover it (docs/proofs/sampling.md). It reproduces the papers, by name only.
     """
 
     subsets: int

@@ -63,7 +63,8 @@ class Synthesizer:
         records: private: `Record` objects, mappings, a DataFrame or a Dataset.
         backend: a trusted language model.
         budget: the (ε, δ) of everything that this object releases, or `NO_PRIVACY`.
-        max_tokens: T_max, tokens of a demonstration at most.
+        max_tokens: T_max, the most tokens of a demonstration that are released; the model may complete a cut
+            sentence with up to 24 more, without records.
         shots_per_label: demonstrations planned for each label.
         mechanism: what reads the records. The planner decides it, M and R where they are None, from public
             numbers alone: `plan.reasons` says what and why.

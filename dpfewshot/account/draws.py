@@ -30,6 +30,7 @@ UNCOUNTED = (
     "another process took the label's words over to count them, and has not: if it has ended, "
     "generate_all(resume=True) goes on"
 )
+OTHERS = "other processes recorded texts of this label all the time: nothing is replaced. Try again"
 ANY_TOKENS: Final = "any"
 """In place of the tokens that a draw serves, where all texts of a stratum come from one draw."""
 

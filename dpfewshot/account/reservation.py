@@ -146,8 +146,8 @@ class Reservation:
 
     def turn(self, label: object) -> int:
         """The number of a label's next text among those that stand: of the first to replace, or a new one."""
-        places = [place for place in self.slots if self.released[max(place, ~place)]["label"] == label]
-        return next((turn for turn, place in enumerate(places) if place < 0), len(places))
+        slots = [slot for slot in self.slots if self.released[place_of(slot)]["label"] == label]
+        return next((turn for turn, slot in enumerate(slots) if slot < 0), len(slots))
 
     def _filled(self, label: object) -> list[int]:
         """The slots with one more line, in the first of its label that is to be replaced, or at the end."""
@@ -349,6 +349,11 @@ def is_counted(entry: Entry) -> bool:
     return "histogram" in json.loads(entry.draws.progress or NO_PROGRESS)
 
 
+def place_of(slot: int) -> int:
+    """The place of a slot's line among all that are released, whether the line stands or is replaced."""
+    return max(slot, ~slot)
+
+
 def _slots(progress: Mapping[str, Any]) -> list[int]:
     """Which of the released lines stand: all, where nothing is said."""
     slots: list[int] = progress.get("slots", list(range(len(progress["released"]))))
@@ -358,7 +363,7 @@ def _slots(progress: Mapping[str, Any]) -> list[int]:
 def _check_slots(slots: object, released: int, entry: int) -> None:
     """Refuse slots that name a line twice, or one that there is none of."""
     if isinstance(slots, list) and all(type(one) is int for one in slots):
-        places = {max(one, ~one) for one in slots}
+        places = {place_of(slot) for slot in slots}
         if len(places) == len(slots) and places <= set(range(released)):
             return
     raise LedgerError(f"entry {entry} was changed behind the ledger's back: {VERIFY}")

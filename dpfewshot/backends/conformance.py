@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
@@ -261,7 +263,8 @@ def check_empty_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Fi
     if comparison.different:
         return comparison.finding("empty prompt")
     passed = bool(np.isnan(alone).all() or _normalised(alone).all())
-    return Finding("empty prompt", passed, "a row of NaN" if np.isnan(alone).any() else "a row of its own")
+    answer = "a row of NaN" if np.isnan(alone).any() else "a row of its own"
+    return Finding("empty prompt", passed, answer if passed else "neither NaN nor probabilities")
 
 
 def check_long_prompt(backend: LogprobBackend, prompts: Sequence[Tokens]) -> Finding:
@@ -560,5 +563,7 @@ def run_check(name: str, backend: LogprobBackend, samples: Samples) -> Finding:
 
 
 def _raised(name: str, error: Exception) -> Finding:
-    """Return the finding for an exception. It names the type alone: the message may quote a prompt."""
-    return Finding(name, passed=False, detail=f"the backend raised {type(error).__name__}")
+    """Return the finding for an exception. It names type and place: the message may quote a prompt."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(last.filename).name}, line {last.lineno}"
+    return Finding(name, passed=False, detail=f"the backend raised {type(error).__name__} in {place}")

@@ -147,7 +147,8 @@ _SERVERS: Final[Mapping[str, str]] = {
 _BY_CHECK: Final[Mapping[str, str]] = {
     "claim": "set batch_invariant only if every check passes; until then no epsilon holds",
     "sample prompts": "tokenize any plain ASCII text without raising",
-    "text": "detokenize must return what tokenize got: no clean-up of spaces, no special tokens added",
+    "text": "detokenize must return what tokenize got, for all printable ASCII characters: no clean-up of "
+    "spaces, no special tokens added",
     "special tokens": "turn off the parsing of special tokens in tokenize",
     "vocabulary": "turn off the parsing of special tokens in tokenize, and name end tokens from 0 to V-1",
     "end tokens": "end_token_ids must be tokens that end the model's text, and never occur inside one",

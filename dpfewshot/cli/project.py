@@ -254,7 +254,7 @@ class PlanOptions:
         """The mechanism that is named or described; None leaves it to the planner or the preset."""
         from dpfewshot.mechanisms import InvisibleInk
         from dpfewshot.mechanisms import by_name as mechanism_by_name
-        from dpfewshot.planning.defaults import CANDIDATES, TEMPERATURE
+        from dpfewshot.planning.defaults import INK_TEMPERATURE, INK_TOP_K
 
         settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
         given = [name for name in ("top_k", *settings) if getattr(self, name) is not None]
@@ -264,8 +264,8 @@ class PlanOptions:
             raise InvalidPlan(f"{given[0]} with preset needs --mechanism")
         drawn = {"top_k", "temperature"}.issuperset(given) and self.sampling != "fixed-size"
         if self.mechanism is None and drawn:  # the planner's own, but for what is given
-            temperature = TEMPERATURE if self.temperature is None else self.temperature
-            mechanism: Mechanism = InvisibleInk(CANDIDATES, temperature)
+            temperature = INK_TEMPERATURE if self.temperature is None else self.temperature
+            mechanism: Mechanism = InvisibleInk(INK_TOP_K, temperature)
         else:
             mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
         if self.top_k is None:

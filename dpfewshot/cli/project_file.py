@@ -310,6 +310,7 @@ class _File:
             options_of(project.model)
         with self._checks("settings"):
             settings.made_mechanism()
+            project.expert_settings().decided(max_tokens=settings.max_tokens, shots_per_label=settings.shots)
         with self._checks("budget"):
             if "epsilon" in self.tables.get("budget", {}) and budget.epsilon != math.inf:
                 PrivacyBudget(budget.epsilon, 1e-6 if budget.delta is None else budget.delta)

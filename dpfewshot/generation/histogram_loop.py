@@ -411,10 +411,15 @@ class HistogramLoop(TokenLoop):
         prompted = tuple(each for each in (named, str(words or "")) if each)
         lower = histogram.in_lower_case
         marks = histogram.ends_with_marks and not lower  # which counts those without a mark
-        has_name = self._one_of({1: histogram.named}, 1 - histogram.named) is not None
         said_before = Counter(WORD.findall(self.backend.detokenize(prompt).lower()))
         style = _Style(
-            self._gains(histogram), words, marks, lower, has_name, prompted, frozenset(said_before)
+            gains=self._gains(histogram),
+            words=words,
+            marks=marks,
+            lower=lower,
+            named=self._one_of({1: histogram.named}, 1 - histogram.named) is not None,
+            prompted=prompted,
+            prompt=frozenset(said_before),
         )
         phrases = self._with_tokens(FORMALITIES + (COURTESIES if style.has_sentences else ()))
         theirs = {word.lower() for word in said}

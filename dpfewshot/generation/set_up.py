@@ -24,6 +24,7 @@ from dpfewshot.generation.token_loop import PublicRequest, TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.gaussian import start_release
+from dpfewshot.mechanisms.word_histogram import HistogramRelease
 from dpfewshot.planning.plan import GenerationPlan, StratumPlan, draws_at
 from dpfewshot.planning.settings import FIXED_SIZE
 from dpfewshot.prompts.chat import chat_turns
@@ -69,6 +70,8 @@ class SetUp:
         served = all(stratum.labels == labels_of(stratum.scope, stratum.labels) for stratum in strata)
         if [stratum.scope for stratum in strata] != list(self.units) or not served:
             raise InvalidPlan("the plan's strata are those of other units")
+        if self.mechanism.draws_once and not isinstance(self.release(strata[0]), HistogramRelease):
+            raise InvalidPlan(f"draws_once is WordHistogram's alone, and {self.mechanism.name!r} has it")
         if not self.certified:
             return
         if self.random_source is not None:
@@ -89,9 +92,15 @@ class SetUp:
     def loop(self) -> TokenLoop:
         """Generates token by token, or text by text from a histogram."""
         if self.mechanism.draws_once:
-            public = self.task.label_field, self.task.preamble(), self.text_writer
-            own = self.random_source, *public
-            return HistogramLoop(self.backend, self.task.layout, self.certified, *own)
+            return HistogramLoop(
+                self.backend,
+                self.task.layout,
+                self.certified,
+                random_source=self.random_source,
+                label_field=self.task.label_field,
+                preamble=self.task.preamble(),
+                text_writer=self.text_writer,
+            )
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property

@@ -51,9 +51,10 @@ class PublicRequest:
     """One text to write, as far as it is public: no record is among it.
 
     Attributes:
+        prompts: of the label, with all its subjects.
         topic: what the text is about, in words, for a text writer.
         earlier: texts of the label that were released before, from which this one differs.
-        subject: `prompts` of the one subject of a text that is written without records; None if it has all.
+        subject: prompts of the one subject of this text, if no record is in them; None: `prompts`.
         fits: whether the model itself gives a text its label; asked where texts are written without records.
         stop: checked before each draw and after each token.
     """
@@ -139,7 +140,7 @@ class TokenLoop:
 
     def without_records(self, request: PublicRequest) -> list[int]:
         """The tokens of a text that no record has a part in: the likeliest ones."""
-        return self.continued(request.prompts, [], request.max_tokens, _likeliest)[1]
+        return self.continued(request.prompts, [], request.max_tokens, _likeliest_token)[1]
 
     def continued(
         self,
@@ -194,7 +195,7 @@ class TokenLoop:
             return draft.text()
         longest = len(released) + room
         try:
-            completed, _ = self.continued(prompts, released, longest, _likeliest, sentence=True)
+            completed, _ = self.continued(prompts, released, longest, _likeliest_token, sentence=True)
         except BackendError:
             return draft.text()
         return (draft if completed.cut_off else completed).text()
@@ -223,7 +224,7 @@ class TokenLoop:
         )
 
 
-def _likeliest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | None:
+def _likeliest_token(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | None:
     """The likeliest token that may come next; None where the prompt has outgrown the model's context."""
     [token] = draft.support(partial(likeliest, top_k=1), row, left)
     return token if np.isfinite(row[token]) else None

@@ -101,7 +101,8 @@ class Mechanism(ABC):
         published_accounting: how the mechanism's paper accounts for its fixed-size draws, for reproduction;
             None where the paper has no such accounting.
         refused_settings: settings that other mechanisms have and this one cannot, each with the reason.
-        draws_once: whether one draw of all records serves every text of a stratum, and the model reads none.
+        draws_once: whether one draw of all records serves every text of a stratum, and the model reads none:
+            of `WordHistogram` alone, and of what wraps one.
     """
 
     published_accounting: ClassVar[PublishedAccounting | None] = None

@@ -167,8 +167,8 @@ class Expected(NamedTuple):
     @classmethod
     def of(cls, words: NDArray[np.float64], firsts: NDArray[np.float64], backend: LogprobBackend) -> Expected:
         """The likeliest words, by how often a text of the model has each token, shapes (V,)."""
-        likely = _likeliest(firsts, backend, subject=False)
-        likeliest = islice(_likeliest(words, backend, subject=True), EXPECTED)
+        likely = _likeliest_words(firsts, backend, subject=False)
+        likeliest = islice(_likeliest_words(words, backend, subject=True), EXPECTED)
         return cls(
             {word: float(words[word]) for word in likeliest},
             [
@@ -183,7 +183,7 @@ class Expected(NamedTuple):
         return {word: each * number for word, number in self.words.items()}
 
 
-def _likeliest(counts: NDArray[np.float64], backend: LogprobBackend, *, subject: bool) -> Iterator[int]:
+def _likeliest_words(counts: NDArray[np.float64], backend: LogprobBackend, *, subject: bool) -> Iterator[int]:
     """The tokens that are words, the likeliest first."""
     for token in map(int, np.argsort(-counts, kind="stable")[:_LOOKED_AT]):
         if counts[token] > 0 and _is_word(token, backend, subject=subject):

@@ -18,7 +18,7 @@ from dpfewshot.planning.settings import FIXED_SIZE, TOP_K, Settings
 from dpfewshot.tasks import Task
 from dpfewshot.values import counted
 
-CANDIDATES, TEMPERATURE = 1000, 0.55
+INK_TOP_K, INK_TEMPERATURE = 1000, 0.55
 """K and τ of `InvisibleInk` where the planner takes it (docs/decisions/defaults.md)."""
 
 DRAWS: Final = 4
@@ -46,7 +46,7 @@ def planned_mechanism(task: Task, chosen: Settings, vocabulary_size: int) -> tup
     if chosen.sampling == FIXED_SIZE:
         centred = PublicCentred(top_k=min(TOP_K, vocabulary_size))
         return centred, "mechanism public-centred: it allows draws of a fixed size"
-    ink = InvisibleInk(top_k=min(CANDIDATES, vocabulary_size), temperature=TEMPERATURE)
+    ink = InvisibleInk(top_k=min(INK_TOP_K, vocabulary_size), temperature=INK_TEMPERATURE)
     return ink, "mechanism invisible-ink: its texts are whole at any budget, and vary as records do"
 
 

@@ -137,10 +137,10 @@ class Planner:
         if context_tokens is not None and needed > context_tokens:
             raise InvalidPlan(
                 f"a prompt may need {needed} tokens, but the backend's context holds "
-                f"{context_tokens}: {self._that_fits(needed - context_tokens)} would fit"
+                f"{context_tokens}: {self._fewer_tokens(needed - context_tokens)} would fit"
             )
 
-    def _that_fits(self, excess: int) -> str:
+    def _fewer_tokens(self, excess: int) -> str:
         """The settings of which each alone takes so many tokens off a prompt, or makes room for them."""
         settings, records = self.settings, self.settings.records_per_prompt
         fewer = {"max_tokens": settings.max_tokens - excess}
@@ -260,7 +260,7 @@ def least_noise(event: Callable[[float], Event], budget: PrivacyBudget) -> tuple
 
 
 def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:
-    """Q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, a public constant."""
+    """The rate q = M·N·P/((1-f)·n): (1-f)·n is the expected number of units that generate, and public."""
     wanted, generating = settings.units_wanted, settings.division.generating_share * stratum.population
     where = f"label {stratum.scope!r}" if stratum.scope is not None else "the data set"
     share = f" without its holdout of {settings.holdout} (0 uses all)" if settings.holdout else ""
@@ -272,12 +272,12 @@ def rate_of(settings: PlanSettings, stratum: Stratum) -> Fraction:
         parts = " x disjoint_parts" if settings.disjoint_parts > 1 else ""
         raise InvalidPlan(
             f"prompts_per_draw x records_per_prompt{parts} = {wanted} is above the population "
-            f"{int(generating)} of {where}{share}: {_that_fits(settings, stratum.population)} would fit"
+            f"{int(generating)} of {where}{share}: {_fewer_units(settings, stratum.population)} would fit"
         )
     return drawable(wanted / generating)
 
 
-def _that_fits(settings: PlanSettings, population: int) -> str:
+def _fewer_units(settings: PlanSettings, population: int) -> str:
     generating = int(settings.division.generating_share * population)
     if prompts := settings.most_prompts(population):
         return f"prompts_per_draw={prompts}"

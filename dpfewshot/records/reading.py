@@ -4,7 +4,7 @@ Records are read before any privacy protection applies, so two rules hold. First
 refused independently of the others, except that either all hand-made records have a unit or none has. Second,
 an error says what is wrong, in which file and line, and what to do, but never quotes the data: no value, no
 JSON key, no CSV header (which is a private record if the header was forgotten). Load errors reach the
-operator alone (design note 5.7).
+operator alone (docs/decisions/redaction.md).
 """
 
 from __future__ import annotations

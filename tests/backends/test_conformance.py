@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from functools import partial
 
@@ -280,7 +281,7 @@ def test_a_neighbour_of_an_empty_or_a_long_prompt_keeps_its_bits():
     assert "not tested" in conformance.check_long_prompt(Letters(), prompts).detail
 
 
-def test_an_exception_is_a_finding_that_names_its_type_alone():
+def test_an_exception_is_a_finding_that_names_its_type_and_place_alone():
     class Quotes(Letters):
         def probabilities(self, _):
             raise RuntimeError(SECRET)
@@ -288,7 +289,11 @@ def test_an_exception_is_a_finding_that_names_its_type_alone():
     findings = list(conformance.examine(Quotes()))
     assert [finding.check for finding in findings] == list(conformance.CHECKS)
     assert not any(SECRET in finding.detail for finding in findings)
-    assert any("RuntimeError" in finding.detail for finding in findings if not finding.passed)
+    assert any(
+        re.search(r"RuntimeError in test_conformance.py, line \d+$", finding.detail)
+        for finding in findings
+        if not finding.passed
+    )
 
 
 def test_a_backend_that_cannot_tokenise_has_one_finding():
@@ -298,7 +303,7 @@ def test_a_backend_that_cannot_tokenise_has_one_finding():
 
     (finding,) = conformance.examine(Mute())
     assert (finding.check, finding.passed) == ("sample prompts", False)
-    assert finding.detail == "the backend raised OSError"
+    assert finding.detail.startswith("the backend raised OSError in test_conformance.py, line ")
 
 
 def test_findings_come_one_by_one_and_closing_may_be_left_out():

@@ -888,6 +888,8 @@ def test_the_repr_has_no_password(made: Run) -> None:
             'text_field = "Body:"',
             "'text_field': the task's text_field must not end with a colon",
         ),
+        ("max_tokens", "max_tokens = 0", "'max_tokens': max_tokens must be a whole number of at least 1"),
+        ("shots", "shots = 1\ntokens_per_draw = 99", "'tokens_per_draw': tokens_per_draw=99 is more than"),
         ("labels", 'labels = ["Refund", "Refund"]', "'labels': the task's label 'Refund' is repeated"),
         (
             "labels",

@@ -18,7 +18,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Project, finite_or_inf
 from dpfewshot.cli.replace import JUDGE
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
-from dpfewshot.planning.defaults import TEMPERATURE
+from dpfewshot.planning.defaults import INK_TEMPERATURE
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.accounts import charged
 from tests.support.commands import Run
@@ -264,8 +264,8 @@ def test_values_that_cannot_be_read_are_refused(command: Run, words: str, says: 
     ("options", "made"),
     [
         ({}, None),
-        ({"top_k": 8}, InvisibleInk(8, TEMPERATURE)),
-        ({"top_k": "all"}, InvisibleInk(None, TEMPERATURE)),
+        ({"top_k": 8}, InvisibleInk(8, INK_TEMPERATURE)),
+        ({"top_k": "all"}, InvisibleInk(None, INK_TEMPERATURE)),
         ({"temperature": 0.8}, InvisibleInk(1000, 0.8)),
         ({"top_k": 8, "temperature": 0.8}, InvisibleInk(8, 0.8)),
         ({"top_k": 8, "sampling": "fixed-size"}, PublicCentred(8)),

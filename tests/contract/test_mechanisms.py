@@ -86,6 +86,10 @@ def leaves(event: Event) -> list[Event]:
     return [event]
 
 
+def test_every_mechanism_is_here() -> None:
+    assert {type(make()) for make in SIMPLE.values()} == set(MECHANISMS.values())
+
+
 @every
 def test_a_permit_comes_before_anything_else(make: Make) -> None:
     """Neither entropy nor a row is touched: the rows here are no arrays at all."""

@@ -16,7 +16,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import LedgerError
-from dpfewshot.generation import stratum
+from dpfewshot.generation import row
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from tests.support.resuming import fails_once
@@ -123,7 +123,7 @@ def died_at(kind: type, step: str, process: Any, monkeypatch: pytest.MonkeyPatch
         patched.setattr(kind, step, dies)
         with pytest.raises(Died):
             process().generate("Refund")
-    monkeypatch.setattr(stratum, "_PATIENCE", 0)
+    monkeypatch.setattr(row, "_COUNTED_WITHIN", 0)
 
 
 def test_what_a_process_reserved_that_died_is_taken_over(
@@ -137,7 +137,7 @@ def test_what_a_process_reserved_that_died_is_taken_over(
 
 def test_a_draw_that_a_process_made_is_not_taken_over(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     died_at(Reservation, "keep", process, monkeypatch)
-    monkeypatch.setattr(stratum, "_RECORDING", 0.1)
+    monkeypatch.setattr(row, "_RECORDED_WITHIN", 0.1)
     with pytest.raises(dpf.BudgetExceeded, match=r"words were counted and not recorded: .* lost"):
         process().generate("Refund")
     with pytest.raises(dpf.BudgetExceeded, match="1 of 'Refund' cannot be made"):
@@ -201,7 +201,7 @@ def test_one_whose_count_is_taken_over_and_lost_says_so(
     process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = process(), process()
-    monkeypatch.setattr(stratum, "_LONGER", 0)
+    monkeypatch.setattr(row, "_COUNTED_BY_NEXT", 0)
     before("draw", monkeypatch, lambda: second._generation.resume(""))  # noqa: SLF001 - and ends
     with pytest.raises(LedgerError, match=r"has not: if it has ended, generate_all\(resume=True\) goes on"):
         first.generate("Refund")
@@ -254,7 +254,7 @@ def test_a_process_that_closes_takes_nothing_over(
     process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died_at(HistogramLoop, "_counted", process, monkeypatch)
-    monkeypatch.setattr(stratum, "_PATIENCE", 300)
+    monkeypatch.setattr(row, "_COUNTED_WITHIN", 300)
     later = process()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(later.generate, "Refund")
@@ -339,3 +339,16 @@ def test_who_replaces_texts_does_so_beside_others(
     assert made[0].text not in [one.text for one in stand]
     assert [one.text for one in kept] == [one.text for one in stand]  # who keeps some names all that stand
     check(ledger_url, [*made, *others, *(one for one in stand if one not in made)], first)
+
+
+def test_who_cannot_replace_beside_others_says_so(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = process()
+    made = first.generate_all(resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reservation, "stand", lambda *_: False)  # others record something each time
+        with pytest.raises(dpf.LedgerError, match="nothing is replaced"):
+            first.generate_all(resume=True, keep=made[1:])
+    assert [one.text for one in process().generate_all(resume=True)] == [one.text for one in made]
+    check(ledger_url, made, first)

@@ -5,9 +5,10 @@ import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -29,7 +30,15 @@ from dpfewshot.generation.histogram_loop import HistogramLoop, _Candidate, _Styl
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stopping import Stopped, StopSignal
 from dpfewshot.generation.token_loop import PublicRequest
-from dpfewshot.mechanisms import Draws, InvisibleInk, RowChange, SparseVector, WordHistogram, word_histogram
+from dpfewshot.mechanisms import (
+    Draws,
+    InvisibleInk,
+    ReportNoisyMax,
+    RowChange,
+    SparseVector,
+    WordHistogram,
+    word_histogram,
+)
 from dpfewshot.mechanisms.gaussian import noise_scale
 from dpfewshot.mechanisms.word_histogram import (
     Expected,
@@ -44,6 +53,7 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.sampling import PoissonSampler
 from tests.support.laws import IMPOSSIBLE
+from tests.support.scripts import Desk
 from tests.support.small_models import small
 
 FIXTURES = (small,)
@@ -169,6 +179,21 @@ def test_the_noise_has_the_scale_that_was_charged(factor, fits):
     spread = float((scaled**2).sum())
     chance = 2 * min(stats.chi2.cdf(spread, len(scaled)), stats.chi2.sf(spread, len(scaled)))
     assert bool(chance > IMPOSSIBLE) is fits
+
+
+@dataclass(frozen=True)
+class AnotherOnce(ReportNoisyMax):
+    name: ClassVar[str] = "another"
+    draws_once: ClassVar[bool] = True
+
+
+def test_one_draw_for_all_texts_is_its_alone():
+    with pytest.raises(InvalidPlan, match="draws_once is WordHistogram's alone, and 'another' has it"):
+        dpf.Synthesizer(
+            *(SUPPORT_TICKETS, support_tickets(), Desk()),
+            budget=dpf.PrivacyBudget(4, 1e-5),
+            mechanism=AnotherOnce(top_k=None),
+        )
 
 
 def test_a_draw_pays_for_one_histogram():

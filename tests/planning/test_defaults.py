@@ -21,7 +21,7 @@ from dpfewshot.mechanisms import (
     ReportNoisyMax,
     WordHistogram,
 )
-from dpfewshot.planning.defaults import TEMPERATURE, decide, planned_mechanism, prompts_within
+from dpfewshot.planning.defaults import INK_TEMPERATURE, decide, planned_mechanism, prompts_within
 from dpfewshot.planning.plan import GenerationPlan, Stratum
 from dpfewshot.planning.planner import Planner, rate_of
 from dpfewshot.planning.settings import PROMPT_TOKEN_LIMIT, PlanSettings, Settings, preset
@@ -108,7 +108,7 @@ SHAPED = dpf.Task("shaped", "Write.", "Kind", "Text", ("a",), schema="[0-9]{3}")
 )
 def test_where_words_cannot_be_counted_tokens_are_drawn(task: dpf.Task, chosen: Settings) -> None:
     mechanism, why = planned_mechanism(task, chosen, 500)
-    assert mechanism == InvisibleInk(top_k=500, temperature=TEMPERATURE)
+    assert mechanism == InvisibleInk(top_k=500, temperature=INK_TEMPERATURE)
     assert why.startswith("mechanism invisible-ink:")
     assert planned_mechanism(TASK, Settings(), 500)[0] == WordHistogram()
 

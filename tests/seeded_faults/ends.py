@@ -329,7 +329,7 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "        self._after_others(reservation, partial(reservation.release, made.as_line()))\n",
+        "        self.after_others(reservation, partial(reservation.release, made.as_line()))\n",
         "        reservation.unfinished.pop(label)\n",
         "no text is handed out before the ledger has its hash",
         "tests/integration/test_released_texts.py",
@@ -384,8 +384,8 @@ ENDS = (
         "tests/generation/test_joining.py",
     ),
     Fault(
-        "dpfewshot/generation/stratum.py",
-        "            elif not entry.draws.left:\n                raise BudgetExceeded(LOST)\n",
+        "dpfewshot/generation/row.py",
+        "            elif drawn:\n                raise BudgetExceeded(LOST)\n",
         "",
         "a draw that is made is not taken over",
         "tests/generation/test_joining.py",

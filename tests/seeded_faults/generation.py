@@ -44,8 +44,8 @@ LOOP_AND_PARTS = (
     ),
     Fault(
         "dpfewshot/generation/stratum.py",
-        "finished=self.set_up.loop.ended(released),",
-        "finished=text != self.set_up.loop.draft(released).text() or self.set_up.loop.ended(released),",
+        "finished=self.set_up.loop.ended(tokens),",
+        "finished=text != self.set_up.loop.draft(tokens).text() or self.set_up.loop.ended(tokens),",
         "a text that was completed does not say that the model ended it",
         "tests/generation/test_completion.py",
     ),
@@ -164,7 +164,7 @@ LOOP_AND_PARTS = (
         "tests/integration/test_draws.py tests/property/test_sensitivity.py",
     ),
     Fault(
-        "dpfewshot/generation/stratum.py",
+        "dpfewshot/generation/row.py",
         "self.lock, self.reservation, self.away, self.late = threading.RLock(), None, False, []",
         "self.lock, self.away, self.late = threading.RLock(), False, []",
         "a forked child does not draw from its parent's plan",
