@@ -193,6 +193,11 @@ class Block:
         """See `PromptBlock`."""
         self._released.append(list(tokens))
 
+    def rewind(self) -> None:
+        """See `PromptBlock`."""
+        if self._released:
+            raise NotImplementedError
+
     def keep(self, places: Sequence[int]) -> None:
         """See `PromptBlock`."""
         rows = {place: row for row, place in enumerate(places)}

@@ -21,7 +21,7 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
 BEGUN = "another process has begun this plan meanwhile: with resume=True its run is continued"
-THERE = "The account has a run of this plan, which is paid for: resume=True continues it"
+THERE = "resume=True continues the run of this plan that the account has paid for. A second one does not fit"
 LOST = (
     "the label's words were counted and not recorded: if the process that counted them has ended, they are "
     "lost, and a further plan needs further budget"

@@ -127,6 +127,9 @@ class ConstantBlock:
 
     append_each = keep = append
 
+    def rewind(self) -> None:
+        """Do nothing: nothing is remembered."""
+
     def close(self) -> None:
         """Do nothing: a block holds no resources."""
 

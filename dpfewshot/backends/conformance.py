@@ -419,7 +419,8 @@ def check_block_agreement(
 ) -> Finding:
     """Check that a block's probabilities are within `tolerance` of those of whole prompts.
 
-    So are those of public prompts that go on without others, each with a token of its own.
+    So are those of public prompts that go on without others, each with a token of its own, and of prompts
+    that were taken back to where they began.
 
     The bits may differ: a block evaluates the same tokens in different calls, and quantised models amplify
     the kernels' rounding (0.046 with SmolLM2-135M Q4_1; a misplaced token gives 0.97).
@@ -428,6 +429,14 @@ def check_block_agreement(
         ([[*prefix, *suffix, *released[:count]] for suffix in suffixes], answer)
         for count, answer in enumerate(block_answers(backend, prefix, suffixes, released))
     ]
+    with closing(backend.open_block(prefix, suffixes, len(released) + 1)) as block:
+        block.append(random_tokens("other", 1, backend.vocabulary_size)[0])
+        block.next_token_logprobs()
+        block.rewind()
+        for token in released:
+            block.append(token)
+        prompts = [[*prefix, *suffix, *released] for suffix in suffixes]
+        found.append((prompts, block.next_token_logprobs()))
     places = range(1, len(suffixes), 2)
     own = random_tokens("own", len(places), backend.vocabulary_size)
     with closing(backend.open_block(prefix, suffixes, 2, public=True)) as block:

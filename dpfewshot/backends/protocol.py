@@ -185,6 +185,9 @@ class PromptBlock(Protocol):
     def append_each(self, tokens: Tokens) -> None:
         """Continue each prompt with its own token: for public prompts, as when labels are extracted."""
 
+    def rewind(self) -> None:
+        """Take back what continues the prompts, so that they are as they were opened."""
+
     def keep(self, places: Sequence[int]) -> None:
         """Go on with the prompts at these places, ascending, and drop the others: for public prompts."""
 
@@ -200,6 +203,7 @@ class ReplayedBlock:
     ) -> None:
         self._backend = backend
         self._prompts = [[*prefix, *suffix] for suffix in suffixes]
+        self._appended = 0
         self._public = public
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
@@ -235,6 +239,12 @@ class ReplayedBlock:
         """Continue each prompt with its own token."""
         for prompt, token in zip(self._prompts, tokens, strict=True):
             prompt.append(token)
+        self._appended += 1
+
+    def rewind(self) -> None:
+        """Go back to the prompts as they were opened."""
+        self._prompts = [prompt[: len(prompt) - self._appended] for prompt in self._prompts]
+        self._appended = 0
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the prompts."""

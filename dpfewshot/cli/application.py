@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -78,6 +79,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status, which `dpfewshot --help` lists."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not drawn is given back
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - a service may have closed it
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - likewise
     if sys.stdout is None:  # what is paid for would be lost

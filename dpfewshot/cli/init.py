@@ -443,10 +443,12 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
         capitals_count = len({name.casefold() for name in names}) < len(names)  # two differ by nothing else
         kind = click.Choice(names, case_sensitive=capitals_count)
         _answer(given, option, question, _guess(option, free, confirmed=not yes), kind, yes=yes)
-    flags = ["--" + option.replace("_", "-") for option in _NAMES if given[option] is None]
-    if flags:  # columns are not listed: they are a record if the first line is missing
+    open_ones = [option for option in _NAMES if given[option] is None]
+    if open_ones:  # columns are not listed: they are a record if the first line is missing
         none = f"; --unit {NONE}: each record is protected alone" if given["unit"] is None else ""
-        raise InvalidRecords(f"{file}: the columns' names do not say which: give {', '.join(flags)}{none}")
+        what = " or ".join(option.removesuffix("_column") for option in open_ones)
+        flags = ", ".join("--" + option.replace("_", "-") for option in open_ones)
+        raise InvalidRecords(f"{file}: no column's name says that it is the {what}: give {flags}{none}")
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:

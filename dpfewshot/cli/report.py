@@ -11,7 +11,7 @@ import click
 
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import warn
+from dpfewshot.cli.printing import FAILED, warn
 from dpfewshot.cli.project import LEDGER_VARIABLE, AccountName, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -48,6 +48,8 @@ def report(
 ) -> None:
     """Write one HTML file that reports what was promised, spent, released and audited.
 
+    Exit status 1: the account did not release all demonstrations as they are shown.
+
     \b
     Example:
       dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --account tickets
@@ -76,6 +78,12 @@ def report(
     if opened is not None and unfinished_runs(opened):
         warn("a run of the account is unfinished, or still runs: generate --resume continues it")
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
+    if contents.unpaid:
+        warn(
+            f"{counted(contents.unpaid, 'demonstration')} not released by this account as shown: do not "
+            "publish them; `dpfewshot verify` names the lines"
+        )
+        raise click.exceptions.Exit(FAILED)
 
 
 def _document(contents: Contents, output: str) -> dict[str, object]:

@@ -158,7 +158,7 @@ class StratumRow:
         account, key = self.account, self.key
         if account is None or not self._has_other_run() or account.run_of(key.plan, key.run):
             return refusal
-        return refusal.saying(f"{refusal}. {THERE}")
+        return refusal.saying(f"{THERE}: {refusal}")
 
     def _has_other_run(self) -> bool:
         """Whether the plan's newest run in the ledger is another one."""

@@ -214,14 +214,16 @@ class FewShotPrompt:
     ) -> NDArray[np.float64]:
         """Return what `LabelTree.logprobs` takes, from blocks of prompts that walk down the tree.
 
-        A private prompt may continue no other, but all of a block may take the same public token. So a
-        backend that keeps blocks evaluates a question once for each of the longest beginnings, and takes one
-        step for every further token. Any other backend is asked once for every beginning.
+        A private prompt may continue no other, but all of a block may take the same public token, and take it
+        back. So a backend that keeps blocks evaluates a question once, and takes one step for every further
+        token. Any other backend is asked once for every beginning.
         """
         rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
         index = {beginning: number for number, beginning in enumerate(tree.beginnings)}
-        for longest in tree.longest_beginnings:
-            with self.block(questions, len(longest) + 1, private=private) as block:
+        tokens = max(map(len, tree.longest_beginnings)) + 1
+        with self.block(questions, tokens, private=private) as block:
+            for longest in tree.longest_beginnings:
+                block.rewind()
                 for length in range(len(longest) + 1):
                     if length:
                         block.append(longest[length - 1])

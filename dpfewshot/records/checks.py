@@ -153,8 +153,18 @@ def _string(value: object, what: str) -> str:
 
 
 def _unit(value: object) -> str:
-    if isinstance(value, str) or _is_missing(value):
+    if _is_missing(value):
+        raise InvalidRecords(
+            "the unit is missing (null or NaN); drop the record, or give it a unit of its own: records that "
+            "share one count as one person"
+        )
+    if isinstance(value, str):
         return _string(value, "unit")
+    if isinstance(value, float):
+        raise InvalidRecords(
+            "the unit is neither a string nor an integer but a float, which pandas makes of integers where "
+            'some are missing; convert the column with .astype("Int64")'
+        )
     if isinstance(value, bool) or not isinstance(value, Integral):  # NumPy's integers are Integral
         raise InvalidRecords("the unit is neither a string nor an integer; convert it")
     try:

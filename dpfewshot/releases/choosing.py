@@ -46,6 +46,9 @@ LIKELIHOOD: Final = "likelihood"
 
 MOST_ROUNDS: Final = 100
 
+_LIKELY, _ROUGH = 0.7, 0.1
+"""An accuracy, and half the width of an interval around it that is too wide to tell prompts apart."""
+
 _SLICES: Final = 5
 """Steps of the progress bar for each prompt, model and part: public, unlike the number of records."""
 
@@ -95,8 +98,8 @@ def choose(
             belongs to has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
-        on_progress: called with the steps done and all steps, of each round; an interrupt before the last
-            step of the first round spends nothing.
+        on_progress: called with the steps done and all steps, of each round: five for each candidate, and as
+            many to measure each; an interrupt before the last step of the first round spends nothing.
         random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
@@ -128,6 +131,7 @@ def choose(
         raise InvalidPlan("balanced=True needs population={label: n}, the public number of each label")
     sampling_rate = drawable(min(Fraction(1), scored_units / payment.population))
     rate = selection.amplified(Fraction(cost.as_target().epsilon), sampling_rate)
+    _warn_if_rough(float(payment.population * sampling_rate / (rounds + 1)), rate)
     contest = _Contest(task, models, candidates, score, record_token_cap, rate, on_progress, random_source)
     tried = [contest.prompt_of(one) for one in first]
     plain = contest.baseline(tried)
@@ -231,6 +235,19 @@ def _accuracies(counts: NDArray[np.float64], rate: Fraction) -> tuple[selection.
         selection.estimate(float(right.sum()), float(wrong.sum()), noise) for wrong, right in by_prompt
     ]
     return estimates[0], estimates[-1]
+
+
+def _warn_if_rough(measuring: float, rate: Fraction) -> None:
+    """Warn, before anything is spent, of an accuracy that tells little; `measuring` is the units expected."""
+    noise = selection.Noise(selection.scale_of(rate), terms=2)
+    likely = selection.estimate(_LIKELY * measuring, (1 - _LIKELY) * measuring, noise)
+    width = (likely.high - likely.low) / 2
+    if width > _ROUGH:
+        warn_caller(
+            f"about {measuring:.0f} units measure the accuracy, which will be known to about "
+            f"± {100 * width:.0f} points: that may not tell a good prompt from a bad one. More records, a "
+            "larger holdout or a larger epsilon help; nothing is spent before the last step"
+        )
 
 
 def warn_caller(message: str, *, stacklevel: int = 5) -> None:

@@ -17,7 +17,7 @@ from dpfewshot.releases.choice import Choice
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.runtime.files import read_text
-from dpfewshot.values import PrivacySpend
+from dpfewshot.values import Demonstration, PrivacySpend
 
 
 def read_choice(path: str | os.PathLike[str]) -> Choice:
@@ -110,9 +110,11 @@ class Contents:
     @property
     def unpaid(self) -> int:
         """The number of demonstrations with a guarantee that no plan of the account covers."""
-        if self.spending is None:
-            return 0
-        return sum(one.certified and not self.spending.has_paid_for(one) for one in self.demonstrations)
+        return sum(one.certified and not self.covers(one) for one in self.demonstrations)
+
+    def covers(self, one: Demonstration) -> bool:
+        """Whether a demonstration has a guarantee, which the account paid for if the report is of one."""
+        return one.certified and (self.spending is None or self.spending.has_paid_for(one))
 
 
 def select(sources: Sources, *, confidential: bool) -> Contents:

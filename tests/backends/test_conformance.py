@@ -181,6 +181,16 @@ class KeepsTheFirst(Letters):
         return StubbornBlock(self, prefix, suffixes, public=public)
 
 
+class OneWayBlock(ReplayedBlock):
+    def rewind(self):
+        pass
+
+
+class NeverRewinds(Letters):
+    def open_block(self, prefix, suffixes, tokens, *, public=False):  # noqa: ARG002
+        return OneWayBlock(self, prefix, suffixes, public=public)
+
+
 class AnswersWhenClosed(Letters):
     def close(self):
         pass
@@ -230,6 +240,7 @@ def failed(backend, **options):
         (LeaksInBlocks, "block invariance"),
         (ForgetsReleasedTokens, "block agreement"),
         (KeepsTheFirst, "block agreement"),
+        (NeverRewinds, "block agreement"),
         (AnswersWhenClosed, "closing"),
         (ClosesOnce, "closing"),
     ],

@@ -205,13 +205,17 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
 @pytest.mark.parametrize(
     ("columns", "words", "says"),
     [
-        ("body heading", "--yes", "do not say which: give --label-column, --unit"),
+        (
+            "body heading",
+            "--yes",
+            "no column's name says that it is the label or unit: give --label-column, --unit",
+        ),
         (
             "body topic",
             "--yes",
-            "do not say which: give --unit; --unit none: each record is protected alone",
+            "is the unit: give --unit; --unit none: each record is protected alone",
         ),
-        ("swordfish topic", "--yes", "do not say which: give --text, --unit"),
+        ("swordfish topic", "--yes", "is the text or unit: give --text, --unit"),
         ("body topic", "--yes --unit none --label-column body --text topic", "may tell of records"),
         ("body topic", "--yes --unit none --label-column body --text body", "have one column"),
         ("body topic customer_id", "--yes --unit none --label-column customer_id", "may tell of records"),

@@ -87,6 +87,29 @@ def test_the_prefix_is_evaluated_once_and_a_text_once_for_all_labels(
     assert labels > 0
 
 
+def test_private_texts_have_the_same_bits_alone_and_in_any_batch(classifier: icl.Classifier) -> None:
+    prompt, tree = classifier.prompt, classifier.tree
+    questions = [prompt.question(question) for question in QUESTIONS]
+
+    def rows(some: list[list[int]]) -> bytes:
+        return prompt.label_logprobs(tree, some, private=True).tobytes()
+
+    assert b"".join(rows([one]) for one in questions) == rows(questions)
+    assert rows([*questions, *questions[:2]])[: len(rows(questions))] == rows(questions)
+    public = prompt.label_logprobs(tree, questions)
+    np.testing.assert_allclose(prompt.label_logprobs(tree, questions, private=True), public, atol=0.3)
+
+
+def test_a_private_text_is_evaluated_once_for_all_labels(classifier: icl.Classifier) -> None:
+    prompt, tree = classifier.prompt, classifier.tree
+    questions = [prompt.question(question) for question in QUESTIONS]
+    prompt.label_logprobs(tree, questions, private=True)  # evaluates the prefix
+    with evaluated() as count:
+        prompt.label_logprobs(tree, questions, private=True)
+    steps = sum(map(len, tree.longest_beginnings))
+    assert count.tokens == sum(map(len, questions)) + steps * len(questions)
+
+
 def test_a_text_longer_than_the_context_is_named(backend: LlamaCpp, classifier: icl.Classifier) -> None:
     long = "swordfish " * 300
     for predictor in (classifier, icl.Extractor(dpf.tasks.MIT_D, backend)):

@@ -2,6 +2,7 @@
 
 import random
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from dpfewshot.account.account import Account
 from dpfewshot.certificates import Certificate
 from dpfewshot.planning.population import MOST_UNITS
 from dpfewshot.records.units import each_a_unit
+from dpfewshot.releases import choosing
 from dpfewshot.releases.choosing import parts_of
 from dpfewshot.values import PrivacySpend
 from tests.releases.test_scoring import FREE, SECRET, TASK, Shop
@@ -78,6 +80,33 @@ def test_none_at_all_may_be_best_and_is_then_measured_once() -> None:
     assert choice.index == 1
     assert choice.accuracy == choice.baseline
     assert "no demonstrations are chosen" in choice.statement
+
+
+def test_an_accuracy_that_tells_little_is_foretold_and_costs_nothing() -> None:
+    account = dpf.Account.in_memory(BUDGET)
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        pytest.warns(UserWarning, match=r"about 30 units measure .* about ± \d\d points"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        choose([[], HELPFUL], records=private_records(120), account=account, on_progress=interrupt)
+    assert account.spent.epsilon == 0
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        choose([[], HELPFUL])  # 500 measure
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("units", "rate", "points"), [(100, Fraction(1, 2), 12), (100, Fraction(1), 10), (50, Fraction(5), 14)]
+)
+def test_the_foretold_width_is_that_of_the_documentation(units: int, rate: Fraction, points: int) -> None:
+    """docs/how-to/choose.md: ± 12.1 and ± 10.4; and the binomial's 1.96·√(.21/50) = 12.7 and the noise."""
+    with pytest.warns(UserWarning, match=f"about {units} units .* about ± {points} points"):
+        choosing._warn_if_rough(units, rate)  # noqa: SLF001
 
 
 def test_the_baseline_is_measured_without_being_a_candidate() -> None:

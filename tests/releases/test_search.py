@@ -125,9 +125,10 @@ def test_what_a_proposer_does_wrong_never_loses_what_is_paid() -> None:
             raise Unsayable
         return [faulty(), *[MISLEADING] * 1024] if winners else [HELPFUL]
 
-    with pytest.warns(UserWarning, match="proposer|proposed") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         choice = search(proposer, rounds=3, scored_units=10)
-    assert [str(one.message) for one in caught] == [
+    assert [str(one.message) for one in caught][1:] == [  # after that of few units
         "the proposer named 1025 candidates: the first 1024 are tried",
         "a proposed candidate is left out: ValueError",
         "the proposer failed with Unsayable: its round keeps the winner",

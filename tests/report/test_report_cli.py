@@ -47,6 +47,25 @@ def test_everything_at_once(command: Run, tmp_path: Path) -> None:
     assert "CONFIDENTIAL" in command("report", *given, "--private")[1]
 
 
+def test_a_text_that_the_account_did_not_release_is_marked(command: Run, tmp_path: Path) -> None:
+    account(tmp_path)
+    path = files(tmp_path)["demonstrations"]
+    lines = path.read_text().splitlines(keepends=True)
+    certified = next(place for place, one in enumerate(lines) if json.loads(one)["certified"])
+    invented = json.loads(lines[certified]) | {"text": "an invented text"}
+    path.write_text("".join([*lines, json.dumps(invented) + "\n"]))
+    given = ("--demonstrations", str(path), "--ledger", "sqlite:///budget.db", "--dataset", "tickets")
+    status, out, err = command("report", *given)
+    assert (status, out.count("epsilon at most")) == (1, 1)
+    assert err.startswith("warning: 1 demonstration not released by this account as shown")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = page.partition("an invented text")[2].partition("</li>")[0]
+    assert "not released by this account as shown" in shown
+    assert page.count("not released by this account as shown") == 1
+    assert f"<p>{len(lines) - 1} demonstrations with a guarantee" in page
+    assert "1 demonstration not released by this account must not be published" in page
+
+
 def test_one_input_is_enough(command: Run, tmp_path: Path) -> None:
     for name, path in files(tmp_path).items():
         status, out, err = command("report", f"--{name}", str(path))

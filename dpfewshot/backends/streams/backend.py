@@ -399,6 +399,14 @@ class StreamBlock:
                 raise BackendError(f"a token is not in 0 to {self._model.vocabulary_size - 1}")
             self._released.append([int(token) for token in tokens])
 
+    def rewind(self) -> None:
+        """Go back to the prompts as they were opened, whose streams still hold them."""
+        with self._guard():
+            self._check()
+            self._released = []
+            for _, batch in self._kept:
+                batch.evaluated = None if batch.evaluated is None else 0
+
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the prompts; see `PromptBlock`."""
         with self._turn.working(), self._guard():
