@@ -30,7 +30,7 @@ UNCOUNTED = (
     "another process took the label's words over to count them, and has not: if it has ended, "
     "generate_all(resume=True) goes on"
 )
-OTHERS = "other processes recorded texts of this label all the time: nothing is replaced. Try again"
+OTHERS = "other processes recorded texts all the time, so not all are replaced that should be: try again"
 ANY_TOKENS: Final = "any"
 """In place of the tokens that a draw serves, where all texts of a stratum come from one draw."""
 

@@ -203,7 +203,7 @@ class ReplayedBlock:
     ) -> None:
         self._backend = backend
         self._prompts = [[*prefix, *suffix] for suffix in suffixes]
-        self._appended = 0
+        self._lengths = [*map(len, self._prompts)]
         self._public = public
 
     def next_token_logprobs(self, support: Tokens | None = None) -> Logprobs:
@@ -239,20 +239,19 @@ class ReplayedBlock:
         """Continue each prompt with its own token."""
         for prompt, token in zip(self._prompts, tokens, strict=True):
             prompt.append(token)
-        self._appended += 1
 
     def rewind(self) -> None:
         """Go back to the prompts as they were opened."""
-        self._prompts = [prompt[: len(prompt) - self._appended] for prompt in self._prompts]
-        self._appended = 0
+        self._prompts = [prompt[:length] for prompt, length in zip(self._prompts, self._lengths, strict=True)]
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the prompts."""
         self._prompts = [self._prompts[place] for place in places]
+        self._lengths = [self._lengths[place] for place in places]
 
     def close(self) -> None:
         """Drop the prompts."""
-        self._prompts = []
+        self._prompts, self._lengths = [], []
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, warn
 from dpfewshot.cli.project import Project
-from dpfewshot.errors import LedgerError
+from dpfewshot.errors import DPFewShotError, LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
 
 if TYPE_CHECKING:
@@ -112,8 +112,16 @@ def show(*, project: Project, as_json: bool) -> None:
         names = opened.datasets() if name is None else [name]
         if not names:
             raise LedgerError("the ledger has no account: compare its path, or see `dpfewshot ledger create`")
+        broken: list[str] = []
         for each in names:
-            _print_summary(opened.account(each), as_json=as_json)
+            try:
+                _print_summary(opened.account(each), as_json=as_json)
+            except DPFewShotError as error:
+                if name is not None:
+                    raise
+                broken.append(f"{on_one_line(each)!r}: {error}")
+        if broken:
+            raise LedgerError("; ".join(broken))
 
 
 @ledger.command()

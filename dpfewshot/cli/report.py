@@ -78,6 +78,11 @@ def report(
     if opened is not None and unfinished_runs(opened):
         warn("a run of the account is unfinished, or still runs: generate --resume continues it")
     click.echo(json.dumps(_document(contents, output)) if as_json else _in_words(contents, output))
+    if contents.free:
+        warn(
+            f"{counted(contents.free, 'demonstration')} without a certificate: that no record was read "
+            "(epsilon 0) is what the file says, and no account can check it"
+        )
     if contents.unpaid:
         warn(
             f"{counted(contents.unpaid, 'demonstration')} not released by this account as shown: do not "

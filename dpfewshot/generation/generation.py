@@ -181,6 +181,7 @@ class Generation:
         Raises:
             InvalidPlan: one of them is none of these runs', or a stratum's words are still to be counted, so
                 that others would have a cost.
+            LedgerError: other processes went on to record texts; the places of some are open by now.
         """
         with self.no_draws():
             if any(run.labels and run.draws_left and not run.is_counted for run in self.runs):

@@ -222,8 +222,9 @@ class FewShotPrompt:
         index = {beginning: number for number, beginning in enumerate(tree.beginnings)}
         tokens = max(map(len, tree.longest_beginnings)) + 1
         with self.block(questions, tokens, private=private) as block:
-            for longest in tree.longest_beginnings:
-                block.rewind()
+            for place, longest in enumerate(tree.longest_beginnings):
+                if place:
+                    block.rewind()
                 for length in range(len(longest) + 1):
                     if length:
                         block.append(longest[length - 1])

@@ -98,8 +98,9 @@ def choose(
             belongs to has no number, and each of its records weighs 1.
         proxy: whether the choice is for another model; so it always is with several.
         record_token_cap: the most tokens of a record's text in a prompt.
-        on_progress: called with the steps done and all steps, of each round: five for each candidate, and as
-            many to measure each; an interrupt before the last step of the first round spends nothing.
+        on_progress: called with the steps done and all steps, of each round: five with each model for each
+            candidate, and in the last round five more for each prompt that may be measured. An interrupt
+            before the last step of the first round spends nothing.
         random_source: n to n uniform bytes, for tests alone: the choice says `certified=False`.
 
     Raises:
@@ -246,7 +247,7 @@ def _warn_if_rough(measuring: float, rate: Fraction) -> None:
         warn_caller(
             f"about {measuring:.0f} units measure the accuracy, which will be known to about "
             f"± {100 * width:.0f} points: that may not tell a good prompt from a bad one. More records, a "
-            "larger holdout or a larger epsilon help; nothing is spent before the last step"
+            "larger holdout or a larger epsilon help; nothing is spent before a prompt is chosen"
         )
 
 

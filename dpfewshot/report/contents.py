@@ -110,11 +110,23 @@ class Contents:
     @property
     def unpaid(self) -> int:
         """The number of demonstrations with a guarantee that no plan of the account covers."""
-        return sum(one.certified and not self.covers(one) for one in self.demonstrations)
+        return sum(
+            one.certified and not (self.covers(one) or self.says_free(one)) for one in self.demonstrations
+        )
+
+    @property
+    def free(self) -> int:
+        """The number of demonstrations that state that no record was read."""
+        return sum(map(self.says_free, self.demonstrations))
 
     def covers(self, one: Demonstration) -> bool:
         """Whether a demonstration has a guarantee, which the account paid for if the report is of one."""
         return one.certified and (self.spending is None or self.spending.has_paid_for(one))
+
+    def says_free(self, one: Demonstration) -> bool:
+        """Whether it states that no record was read, ε = 0, which the report's account cannot check."""
+        bare = one.certified and one.certificate is None and one.spent == PrivacySpend(0.0, 0.0)
+        return bare and self.spending is not None
 
 
 def select(sources: Sources, *, confidential: bool) -> Contents:

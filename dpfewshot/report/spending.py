@@ -70,8 +70,8 @@ class Spending:
     released: frozenset[str]
 
     def has_paid_for(self, one: Demonstration) -> bool:
-        """Whether a plan of the account released exactly this demonstration, or it is free."""
-        return one.spent == PrivacySpend(0.0, 0.0) or line_hash(one.as_line()) in self.released
+        """Whether a plan of the account released exactly this demonstration."""
+        return line_hash(one.as_line()) in self.released
 
     @property
     def budget(self) -> PrivacySpend:

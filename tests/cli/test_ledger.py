@@ -73,6 +73,13 @@ def test_without_an_account_show_lists_all_of_the_ledger(
     assert listed == ["notes", "tickets"]
     assert run(show) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == listed
+    with closing(sqlite3.connect(tmp_path / "several.db")) as database:
+        database.execute("UPDATE dpfewshot_account SET epsilon = 'zz' WHERE dataset = 'notes'")
+        database.commit()
+    assert run(show) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("tickets: ")
+    assert shown.err.startswith("dpfewshot: 'notes': ")
 
 
 def test_show_says_by_label_how_many_plans_fit(command: Run, path: Path) -> None:

@@ -348,7 +348,7 @@ def test_who_cannot_replace_beside_others_says_so(
     made = first.generate_all(resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(Reservation, "stand", lambda *_: False)  # others record something each time
-        with pytest.raises(dpf.LedgerError, match="nothing is replaced"):
+        with pytest.raises(dpf.LedgerError, match="not all are replaced"):
             first.generate_all(resume=True, keep=made[1:])
     assert [one.text for one in process().generate_all(resume=True)] == [one.text for one in made]
     check(ledger_url, made, first)

@@ -53,17 +53,25 @@ def test_a_text_that_the_account_did_not_release_is_marked(command: Run, tmp_pat
     lines = path.read_text().splitlines(keepends=True)
     certified = next(place for place, one in enumerate(lines) if json.loads(one)["certified"])
     invented = json.loads(lines[certified]) | {"text": "an invented text"}
-    path.write_text("".join([*lines, json.dumps(invented) + "\n"]))
+    free = {name: one for name, one in invented.items() if name != "certificate"}
+    free |= {"text": "a free text", "epsilon": 0.0, "delta": 0.0}
+    path.write_text("".join([*lines, json.dumps(invented) + "\n", json.dumps(free) + "\n"]))
     given = ("--demonstrations", str(path), "--ledger", "sqlite:///budget.db", "--dataset", "tickets")
     status, out, err = command("report", *given)
     assert (status, out.count("epsilon at most")) == (1, 1)
-    assert err.startswith("warning: 1 demonstration not released by this account as shown")
+    assert [line.partition(":")[2][:40] for line in err.splitlines()] == [
+        " 1 demonstration without a certificate: ",
+        " 1 demonstration not released by this ac",
+    ]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     shown = page.partition("an invented text")[2].partition("</li>")[0]
     assert "not released by this account as shown" in shown
     assert page.count("not released by this account as shown") == 1
     assert f"<p>{len(lines) - 1} demonstrations with a guarantee" in page
     assert "1 demonstration not released by this account must not be published" in page
+    shown = page.partition("a free text")[2].partition("</li>")[0]
+    assert "not checked by this account" in shown
+    assert "1 demonstration by which no record was read (ε = 0): no account can check that" in page
 
 
 def test_one_input_is_enough(command: Run, tmp_path: Path) -> None:

@@ -76,9 +76,13 @@ def test_demonstrations_of_another_account_are_noticed(given: Sources) -> None:
     ):
         more = dataclasses.replace(given, demonstrations=Demonstrations([one, other]))
         assert select(more, confidential=False).unpaid == 1
-    free = dataclasses.replace(one, spent=PrivacySpend(0.0, 0.0), relation="add-remove")
-    costless = dataclasses.replace(given, demonstrations=Demonstrations([free]))
-    assert select(costless, confidential=True).unpaid == 0
+    forged = dataclasses.replace(one, text="Mrs Hollis, 12 Elm St", spent=PrivacySpend(0.0, 0.0))
+    free = dataclasses.replace(forged, certificate=None)
+    forged = dataclasses.replace(forged, certificate=Certificate("ab" * 32, None, "0.1.0"))
+    costless = dataclasses.replace(given, demonstrations=Demonstrations([forged, free]))
+    contents = select(costless, confidential=True)
+    assert (contents.unpaid, contents.free) == (1, 1)
+    assert select(Sources(demonstrations=costless.demonstrations), confidential=True).free == 0
 
 
 def test_without_an_account_the_sum_over_the_lines_and_it_says_that_it_is_loose() -> None:

@@ -403,9 +403,9 @@ class StreamBlock:
         """Go back to the prompts as they were opened, whose streams still hold them."""
         with self._guard():
             self._check()
-            self._released = []
             for _, batch in self._kept:
                 batch.evaluated = None if batch.evaluated is None else 0
+            self._released = []  # last: an interrupt leaves no stream ahead of what is released
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with some of the prompts; see `PromptBlock`."""
