@@ -319,9 +319,7 @@ class Reservation:
         if self._unrecorded is not None:
             with suppress(LedgerError):
                 self._record(self._unrecorded)
-        if (
-            self._unrecorded is not None and self.histogram is None
-        ):  # it may be recorded: nothing overwrites it
+        if self._unrecorded is not None and self.histogram is None:  # it may be there: nothing overwrites it
             return
         with suppress(LedgerError):
             self._record_progress()

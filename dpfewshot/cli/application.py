@@ -67,8 +67,8 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Synthetic few-shot demonstrations from private labelled text, with a certified (epsilon, delta).
 
-    Exit status: 0 success, 1 an audit or `verify` failed, 2 bad input, 3 the budget does not allow it,
-    130 interrupted.
+    Exit status: 0 success, 1 an audit, `verify` or `report` found a fault, 2 bad input, 3 the budget does not
+    allow it, 130 interrupted.
 
     \b
     Example:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import click
 import pytest
 
 from dpfewshot import __version__
-from dpfewshot.cli.application import cli
+from dpfewshot.cli.application import cli, main
 from tests.support.commands import Run
 
 SECRET = "swordfish"
@@ -179,3 +181,13 @@ def test_help_and_import_load_nothing_heavy() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_a_warning_is_one_line_without_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert warnings.formatwarning("few units measure", UserWarning, "choosing.py", 1) == (
+        "warning: few units measure\n"
+    )
