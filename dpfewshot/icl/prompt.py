@@ -215,8 +215,8 @@ class FewShotPrompt:
         """Return what `LabelTree.logprobs` takes, from blocks of prompts that walk down the tree.
 
         A private prompt may continue no other, but all of a block may take the same public token, and take it
-        back. So a backend that keeps blocks evaluates a question once, and takes one step for every further
-        token. Any other backend is asked once for every beginning.
+        back. So a backend that keeps the prompt evaluates a question once, and takes one step for every
+        further token. Any other one is asked once for every beginning.
         """
         rows = np.empty((len(questions), len(tree.beginnings), len(tree.support)))
         index = {beginning: number for number, beginning in enumerate(tree.beginnings)}

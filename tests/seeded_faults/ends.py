@@ -140,6 +140,13 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/streams/backend.py",
+        "batch.evaluated = None if batch.evaluated is None else 0",
+        "pass",
+        "a prompt that is taken back goes on from its own tokens",
+        "tests/backends/test_llama_cpp.py",
+    ),
+    Fault(
+        "dpfewshot/backends/streams/backend.py",
         "with pool.in_use:\n                    if pool.closed:",
         "if pool.in_use:\n                    if pool.closed:",
         "no lane evaluates two prompts at once",
