@@ -30,6 +30,7 @@ STEPS = {
     "pay": ("account",),
     "decide": ("planning",),
     "run": ("generation", "synthesizer"),
+    "write": ("writing",),
 }
 """Each step of the way, and the rooms that do it."""
 
@@ -51,11 +52,11 @@ WIDTH, BOX_HEIGHT, ROW, TOP, GAP = 1000.0, 30.0, 58.0, 200.0, 22.0
 STYLE = """
     svg { --page: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #8c959f; --band: #f6f8fa; --box: #e9edf1; --edge: #c4cbd3;
       --draw: #cfe5ff; --ask: #d3f0d3; --noise: #ffd9c2; --price: #e8dcff; --pay: #ffe9a8; --decide: #c9eef0;
-      --run: #ffd6e7; }
+      --run: #ffd6e7; --write: #e6edc8; }
     @media (prefers-color-scheme: dark) {
       svg { --page: #0d1117; --ink: #f0f6fc; --soft: #9da7b3; --line: #768390; --band: #151b23; --box: #262c36; --edge: #444c56;
         --draw: #123a63; --ask: #1b4721; --noise: #6b2f10; --price: #43307a; --pay: #5c4708; --decide: #0f4a4f;
-        --run: #692245; }
+        --run: #692245; --write: #46511b; }
     }
     .page { fill: var(--page); } .band { fill: var(--band); }
     text { font-family: system-ui, sans-serif; font-size: 14.5px; fill: var(--ink); text-anchor: middle; }
@@ -70,7 +71,7 @@ STYLE = """
     .draw { fill: var(--draw) !important; } .ask { fill: var(--ask) !important; }
     .noise { fill: var(--noise) !important; } .price { fill: var(--price) !important; }
     .pay { fill: var(--pay) !important; } .decide { fill: var(--decide) !important; }
-    .run { fill: var(--run) !important; }
+    .run { fill: var(--run) !important; } .write { fill: var(--write) !important; }
 """
 
 

@@ -15,11 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from dpfewshot.mechanisms import WordHistogram
-from dpfewshot.mechanisms.word_histogram import CLEAR, WORDS
+from dpfewshot.mechanisms.word_histogram import WORDS
 from dpfewshot.planning.plan import Stratum
 from dpfewshot.planning.planner import plan_stratum
 from dpfewshot.planning.settings import PlanSettings
 from dpfewshot.values import PrivacyBudget
+from dpfewshot.writing.histogram import CLEAR
 
 DOCS = Path(__file__).parent
 WIDTH = 900

@@ -16,8 +16,6 @@ from dpfewshot.backends.protocol import LogprobBackend, Logprobs
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.generation.draft import Draft, ShapedDraft
-from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import check_record_labels, planned_labels
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.decoding import Decoding
@@ -29,6 +27,8 @@ from dpfewshot.sampling import FixedSizeSampler
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
 from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, by_label, check_whole
+from dpfewshot.writing.draft import Draft, ShapedDraft
+from dpfewshot.writing.public_loop import PublicLoop
 
 _STEPS_OF_LIKELIEST = 2**40
 
@@ -72,7 +72,7 @@ def instruction_only_demonstrations(
     decoding = Decoding(temperature=(0.0 if shots == 1 else 1.0) if temperature is None else temperature)
     planned = planned_labels(task, labels)
     writer = PromptWriter(task, backend, record_token_cap=1)
-    loop = TokenLoop(backend, task.layout)
+    loop = PublicLoop(backend, task.layout)
     if loop.automaton is not None:
         loop.automaton.check(max_tokens)
     ruled = loop.automaton is not None or loop.layout.no_repeat_ngram_size

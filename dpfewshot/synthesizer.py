@@ -21,7 +21,6 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.generation.generation import Generation
 from dpfewshot.generation.runner import OnDemonstration, release_all
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal, in_thread
 from dpfewshot.generation.telemetry import LogObserver, Observer, Observers
 from dpfewshot.generation.units import check_every_label_has_units, labels_of, planned_labels, units_by_scope
 from dpfewshot.generation.workers import BackendFactory, Workers
@@ -38,6 +37,7 @@ from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
 from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.runtime.stopping import StopSignal, in_thread
 from dpfewshot.sampling import partition_of_units
 from dpfewshot.tasks import Task
 from dpfewshot.values import (

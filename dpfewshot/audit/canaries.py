@@ -26,11 +26,11 @@ import numpy as np
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.scripted import Scripted
-from dpfewshot.generation.draft import Draft, ShapedDraft
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.word_histogram import COMMONEST
 from dpfewshot.values import Record
+from dpfewshot.writing.draft import Draft, ShapedDraft
 
 CANARY_WORD = " canary"
 """The only word of a canary for a histogram of words."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,12 @@ Tokens = Sequence[int]
 
 Logprobs = NDArray[np.float32]
 """Natural-log probabilities, shape (prompts, tokens of the support), normalised over the whole vocabulary."""
+
+
+NO_PROBABILITY: Final = (
+    "the model answers the prompt without records with no probability at all: check it with "
+    "`dpfewshot doctor`"
+)
 
 
 class LogprobBackend(ABC):
@@ -273,3 +279,14 @@ def failing_as_backend() -> Iterator[None]:
             raise
         # The message may quote a prompt.
         raise BackendError(f"the backend failed with {type(error).__name__}") from None
+
+
+def answered(block: PromptBlock, rows: int, support: Tokens | None) -> Logprobs:
+    """Log-probabilities of the block's prompts: float32, contiguous, of the right shape."""
+    answer = block.next_token_logprobs(support)
+    with np.errstate(all="ignore"):  # a warning would reveal that a record's value exceeds float32
+        logprobs = np.ascontiguousarray(answer, dtype=np.float32)
+    columns = logprobs.shape[-1] if support is None else len(support)
+    if logprobs.shape != (rows, columns):
+        raise BackendError("the backend returned an array of the wrong shape")
+    return logprobs

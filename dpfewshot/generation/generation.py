@@ -21,10 +21,10 @@ from dpfewshot.demonstrations import line_hashes
 from dpfewshot.errors import InvalidPlan, RunTakenOver
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal, new_thread
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.generation.telemetry import NO_OBSERVERS, Observers
 from dpfewshot.runtime.forking import start_afresh_in_children
+from dpfewshot.runtime.stopping import StopSignal, new_thread
 from dpfewshot.values import Demonstration
 
 _JOINED: Final = 5

@@ -22,9 +22,9 @@ from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.telemetry import Observers
 from dpfewshot.planning.plan import StratumPlan
+from dpfewshot.runtime.stopping import StopSignal
 from dpfewshot.values import Demonstration, PrivacySpend
 
 Result = TypeVar("Result")

@@ -20,12 +20,12 @@ from dpfewshot.account.account import Account
 from dpfewshot.demonstrations import Demonstrations, json_line
 from dpfewshot.errors import BudgetExceeded
 from dpfewshot.generation.generation import Generation
-from dpfewshot.generation.stopping import POLL, Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.workers import Workers
 from dpfewshot.planning.plan import GenerationPlan
 from dpfewshot.runtime import progress_bar
 from dpfewshot.runtime.redaction import may_pass
+from dpfewshot.runtime.stopping import POLL, Stopped, StopSignal
 from dpfewshot.values import Demonstration, by_label, epsilon_text, on_one_line
 
 OnDemonstration = Callable[[Demonstration], None]

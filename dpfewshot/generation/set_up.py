@@ -19,8 +19,7 @@ from dpfewshot.certificates import WRITER, Provenance
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.generation.histogram_loop import HistogramLoop
-from dpfewshot.generation.label_check import LabelCheck
-from dpfewshot.generation.token_loop import PublicRequest, TokenLoop
+from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.generation.units import Bodies, labels_of, units_by_scope
 from dpfewshot.mechanisms import Mechanism, Release
 from dpfewshot.mechanisms.gaussian import start_release
@@ -35,6 +34,9 @@ from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, Record
+from dpfewshot.writing.label_check import LabelCheck
+from dpfewshot.writing.request import PublicRequest
+from dpfewshot.writing.writer import HistogramWriter
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,15 @@ class SetUp:
     def loop(self) -> TokenLoop:
         """Generates token by token, or text by text from a histogram."""
         if self.mechanism.draws_once:
-            return HistogramLoop(
+            writer = HistogramWriter(
                 self.backend,
                 self.task.layout,
-                self.certified,
-                random_source=self.random_source,
                 label_field=self.task.label_field,
                 preamble=self.task.preamble(),
                 text_writer=self.text_writer,
+                random_source=self.random_source,
             )
+            return HistogramLoop(self.backend, self.task.layout, self.certified, writer=writer)
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property

@@ -18,9 +18,9 @@ from dpfewshot.demonstrations import from_line
 from dpfewshot.errors import BackendError, BudgetExceeded
 from dpfewshot.generation.row import StratumRow
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.runtime.redaction import redacts_errors
+from dpfewshot.runtime.stopping import StopSignal
 from dpfewshot.values import Demonstration
 
 

@@ -25,11 +25,11 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.servers.openai_compatible import OpenAICompatible
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import POLL, Stopped, StopSignal
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.telemetry import NO_OBSERVERS
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
+from dpfewshot.runtime.stopping import POLL, Stopped, StopSignal
 from dpfewshot.values import Demonstration
 
 BackendFactory = Callable[[], LogprobBackend] | str

@@ -28,12 +28,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice, pairwise
+from itertools import islice
 from operator import index
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,21 +47,21 @@ from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Mechanism, Predictions
 from dpfewshot.mechanisms.gaussian import gaussian_event, noise_scale
 
-WORDS, FIRST, _LENGTH, _END, _NAME = (Fraction(share, 100) for share in (46, 35, 8, 8, 3))
+GRID: Final[int] = _core.grid
+"""Steps of the grid that are 1."""
+
+WORDS, FIRST, LENGTH, END, NAME = (Fraction(share, 100) for share in (46, 35, 8, 8, 3))
 """Squared weights of the parts of a row: they sum to 1."""
 
-_UNEXPECTED: Final = Fraction(8, 100)
+UNEXPECTED: Final = Fraction(8, 100)
 """Of the words' squared weight, what unexpected words have beside expected ones."""
 
 LENGTHS: Final = 16
 """Lengths that are told apart: 1, √2, 2, ... words."""
 
-_AROUND: Final = 1, 2, 1
-"""Weights of a length and its neighbours, by which the commonest is found: one alone is noisier."""
-
 ENDS: Final = ".?!"
 
-_ENDINGS: Final = len(ENDS) + 2
+ENDINGS: Final = len(ENDS) + 2
 """Of a text: one of the `ENDS`; another; another, in a text of letters without capital ones."""
 
 COMMONEST: Final = 1000
@@ -70,26 +70,11 @@ COMMONEST: Final = 1000
 COMMON: Final = 30_000
 """The first tokens of a vocabulary among which a word is looked for that texts commonly begin with."""
 
-CLEAR: Final = 5.5
-"""Standard deviations of the noise above which a coordinate is kept: of 300,000, 0.006 are noise alone."""
-
-CLEAR_EXPECTED: Final = 2.5
-"""The same for what is expected: of 100 words, 0.6 are noise alone, and the model would write them anyway."""
-
-CLEAR_LIKELY: Final = 3.75
-"""The same for a common word that the model knows as a first one: of 400, 0.04 are noise alone."""
-
 EXPECTED, EXPECTED_FIRST, LIKELY_FIRST = 100, 20, 400
 """The most words and first words that are expected, and the most others among which common ones are known."""
 
 EXPECTING: Final = 4
 """Texts without records in which a model shows what it expects: 12 find 4 to 8 % more of their words."""
-
-_MOST_RATIO: Final = 3.0
-"""The most nats of a word's log ratio."""
-
-_OFTENER: Final = 0.03
-"""What a nat of a word's log ratio counts beside the likeness of a row."""
 
 _LOOKED_AT: Final = 5_000
 """Of a model's likeliest tokens, those of which it is asked whether they are words."""
@@ -179,18 +164,18 @@ class Expected(NamedTuple):
 
     def shares(self) -> dict[int, float]:
         """What `Histogram.words` would have if the records were the model's own texts."""
-        each = math.sqrt((WORDS - _UNEXPECTED) / max(1.0, sum(self.words.values())))
+        each = math.sqrt((WORDS - UNEXPECTED) / max(1.0, sum(self.words.values())))
         return {word: each * number for word, number in self.words.items()}
 
 
 def _likeliest_words(counts: NDArray[np.float64], backend: LogprobBackend, *, subject: bool) -> Iterator[int]:
     """The tokens that are words, the likeliest first."""
     for token in map(int, np.argsort(-counts, kind="stable")[:_LOOKED_AT]):
-        if counts[token] > 0 and _is_word(token, backend, subject=subject):
+        if counts[token] > 0 and is_word(token, backend, subject=subject):
             yield token
 
 
-def _is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool = False) -> bool:
+def is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool = False) -> bool:
     """Whether a word may be counted by this token; with `subject`, as a word that tells of a subject."""
     word = backend.detokenize([token]).strip()
     if token in backend.end_token_ids or (subject and token < COMMONEST):
@@ -199,98 +184,6 @@ def _is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool 
         return False
     token_of = _token_of if subject else _only_token
     return WORD.fullmatch(word) is not None and token_of(word, backend.tokenize) == token
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """A released histogram. Public: the shares of units, noisy; what noise alone may have made is left out.
-
-    By default it tells nothing.
-
-    Attributes:
-        words: of a word's token, weighted as in a row.
-        firsts: of a first word's token, likewise.
-        lengths: of each of the `LENGTHS`, likewise; all 0 where none stands out.
-        ends: of each of `ENDS`, and of another end, likewise.
-        log_ratios: of words, the log of their share over that in the model's own texts, within ±3;
-            not of those where noise may have made the difference.
-        in_lower_case: whether most texts have no capital letter, as far as is known.
-        named: the share of texts that have a name, if it is clear that some have; else 0.
-    """
-
-    words: Mapping[int, float] = field(default_factory=dict)
-    firsts: Mapping[int, float] = field(default_factory=dict)
-    lengths: Sequence[float] = (0.0,) * LENGTHS
-    ends: Sequence[float] = (0.0,) * (len(ENDS) + 1)
-    log_ratios: Mapping[int, float] = field(default_factory=dict)
-    in_lower_case: bool = False
-    named: float = 0.0
-
-    def spelled(self, backend: LogprobBackend) -> Histogram:
-        """The histogram without tokens that no word is counted by: they are noise."""
-        words = {word: share for word, share in self.words.items() if _is_word(word, backend, subject=True)}
-        firsts = {
-            word: share
-            for word, share in self.firsts.items()
-            if _is_word(word, backend, subject=False, lower=self.in_lower_case)
-        }
-        noise = self.words.keys() - words.keys()
-        log_ratios = {word: ratio for word, ratio in self.log_ratios.items() if word not in noise}
-        return replace(self, words=words, firsts=firsts, log_ratios=log_ratios)
-
-    def likeness(self, found: Features) -> float:
-        """How much a text is like the records.
-
-        It is the product of its row and the noisy mean of the units' rows, names left out, at most that of a
-        record in the mean: what has more is only more common. Words that the records have oftener than the
-        model count too.
-        """
-        each = 1 / math.sqrt(max(1, len(found.words)))
-        product = (
-            math.sqrt(WORDS) * each * sum(self.words.get(word, 0.0) for word in found.words)
-            + math.sqrt(FIRST) * self.firsts.get(-1 if found.first is None else found.first, 0.0)
-            + math.sqrt(_LENGTH) * self.lengths[found.length]
-            + math.sqrt(_END) * self.ends[min(found.end, len(ENDS))]
-        )
-        log_ratios = each * sum(self.log_ratios.get(word, 0.0) for word in found.words)
-        # The mean product of a record's row and the mean of all is the square of this mean.
-        parts = self.words.values(), self.firsts.values(), self.lengths, self.ends
-        of_a_record = sum(share**2 for part in parts for share in part)
-        return min(product, of_a_record) + _OFTENER * log_ratios
-
-    @property
-    def usual_lengths(self) -> dict[int, float]:
-        """Lengths in words more than half as common as the commonest, and how common; {} if that is noise.
-
-        They lie beside each other: one that stands apart is most likely noise.
-        """
-        around = np.convolve(self.lengths, _AROUND, "same")
-        common = np.flatnonzero(around > around.max() / 2)
-        beside_each_other = np.split(common, np.flatnonzero(np.diff(common) > 1) + 1)
-        usual = max(beside_each_other, key=lambda some: around[some].max(initial=0))
-        return {round(2 ** (int(at) / 2)): float(around[at]) for at in usual}
-
-    @property
-    def ends_with_marks(self) -> bool:
-        """Whether at least half of the texts end with one of `ENDS`, as far as is known."""
-        return 2 * self.ends[-1] <= sum(self.ends)
-
-    def as_dict(self) -> dict[str, object]:
-        """The histogram as JSON, whose keys are text; `from_dict` reads it back."""
-        return vars(self) | {
-            name: {str(key): each for key, each in vars(self)[name].items()} for name in _MAPS
-        }
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Histogram:
-        """The histogram that `as_dict` made this from."""
-        return cls(
-            **{**told, **{name: {int(key): each for key, each in told[name].items()} for name in _MAPS}}
-        )
-
-
-_MAPS: Final = "words", "firsts", "log_ratios"
-"""The histogram's fields that are maps from tokens."""
 
 
 @dataclass(frozen=True)
@@ -341,7 +234,7 @@ class HistogramRelease(BaseRelease):
         permit.use(self.noise_multiplier)
         if not self.noise_multiplier:
             return total, 0, self.draws.prompts
-        scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, _core.grid)
+        scale = noise_scale(self.noise_multiplier, self.draws.row_change.rows, GRID)
         noise = _core.rounded_normals(scale, len(total), self.random_source)
         return total + noise, scale, self.draws.prompts
 
@@ -354,70 +247,24 @@ def row_sum(found: Iterable[Features], vocabulary_size: int, expected: Expected)
     """The sum of the texts' rows, in grid steps, shape (2V + 22,), in the order of the table above."""
     first = vocabulary_size
     length = 2 * vocabulary_size
-    total = np.zeros(length + LENGTHS + _ENDINGS + 1, dtype=np.int64)
+    total = np.zeros(length + LENGTHS + ENDINGS + 1, dtype=np.int64)
     for each in found:
         words = {word for word in each.words if 0 <= word < vocabulary_size}  # no error tells of a record
         known = words & expected.words.keys()
         for some, weight, alone in (
-            (known, WORDS - _UNEXPECTED, words <= known),
-            (words - known, _UNEXPECTED, not known),
+            (known, WORDS - UNEXPECTED, words <= known),
+            (words - known, UNEXPECTED, not known),
         ):
             if some:
                 total[list(some)] += _steps((WORDS if alone else weight) / len(some))
         if each.first is not None and 0 <= each.first < vocabulary_size:
             total[first + each.first] += _steps(FIRST)
-        total[length + each.length] += _steps(_LENGTH)
-        total[length + LENGTHS + each.end] += _steps(_END)
-        total[-1] += each.named * _steps(_NAME)
+        total[length + each.length] += _steps(LENGTH)
+        total[length + LENGTHS + each.end] += _steps(END)
+        total[-1] += each.named * _steps(NAME)
     return total
 
 
 def _steps(squared: Fraction) -> int:
     """The largest number of grid steps whose square is at most this share of the squared grid."""
-    return math.isqrt(math.floor(squared * _core.grid**2))
-
-
-def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Expected) -> Histogram:
-    """The histogram of a noisy sum over so many units, without words that noise alone may have made."""
-    steps = float(_core.grid) * units
-    mean, named = total[:-1] / steps, float(total[-1] / steps)
-    vocabulary_size = (len(mean) - LENGTHS - _ENDINGS) // 2
-    bounds = (0, vocabulary_size, 2 * vocabulary_size, 2 * vocabulary_size + LENGTHS, len(mean))
-    words, firsts, lengths, endings = (mean[start:end] for start, end in pairwise(bounds))
-    noise = scale / steps
-    clear_expected = CLEAR_EXPECTED * noise
-    least = np.full((2, vocabulary_size), CLEAR * noise)
-    least[0, [*expected.words]] = least[1, expected.firsts[:EXPECTED_FIRST]] = clear_expected
-    least[1, expected.firsts[EXPECTED_FIRST:]] = CLEAR_LIKELY * noise
-    kept = [
-        {int(at): float(part[at]) for at in np.flatnonzero(part > some)}
-        for part, some in zip((words, firsts), least, strict=True)
-    ]
-    if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
-        lengths = np.zeros_like(lengths)
-    *marks, capitals, lower = endings.tolist()
-    marked, unmarked = sum(marks), capitals + lower
-    if unmarked - marked <= clear_expected * math.sqrt(_ENDINGS):
-        unmarked = min(unmarked, max(marked, 0.0))  # that most have no mark may be noise
-    return Histogram(
-        kept[0],
-        kept[1],
-        np.maximum(lengths, 0).tolist(),
-        np.maximum([*marks, unmarked], 0).tolist(),
-        _log_ratios(kept[0], expected.shares(), clear_expected),
-        in_lower_case=lower - marked > clear_expected * math.sqrt(1 + len(marks))
-        and lower - capitals > clear_expected * math.sqrt(2),
-        named=min(1.0, named / math.sqrt(_NAME)) if named > clear_expected else 0.0,
-    )
-
-
-def _log_ratios(records: Mapping[int, float], model: Mapping[int, float], clear: float) -> dict[int, float]:
-    """`Histogram.log_ratios`, from the shares of words; one that is not clear may have the share `clear`."""
-    rarest, limit = min(model.values(), default=0.0), math.exp(_MOST_RATIO)
-    log_ratios = {}
-    for word in records.keys() | model.keys():
-        usual = model.get(word, rarest)
-        share = records.get(word, min(clear, usual))
-        ratio = share / max(usual, share / limit)
-        log_ratios[word] = math.log(max(ratio, 1 / limit))
-    return {word: ratio for word, ratio in log_ratios.items() if ratio}
+    return math.isqrt(math.floor(squared * GRID**2))

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpfewshot.backends.text import ending_tokens, first_tokens, whole_text
-from dpfewshot.generation.draft import Draft
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.values import Record
+from dpfewshot.writing.draft import Draft
 from tests.support.fields import TASK, Bytes
 
 FREE = dataclasses.replace(TASK, labels=None, text_fields=(), text_field="Body")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpfewshot.mechanisms.word_histogram import _END, _LENGTH, _NAME, _UNEXPECTED, FIRST, WORDS
+from dpfewshot.mechanisms.word_histogram import END, FIRST, LENGTH, NAME, UNEXPECTED, WORDS
 
 ROOT = Path(__file__).parents[2]
 PROOFS = ROOT / "docs/proofs"
@@ -31,9 +31,9 @@ def test_every_file_exists() -> None:
 
 def test_the_proof_of_the_word_histogram_has_the_codes_weights() -> None:
     page = (PROOFS / "word-histogram.md").read_text(encoding="utf-8")
-    parts = [WORDS, FIRST, _LENGTH, _END, _NAME]
+    parts = [WORDS, FIRST, LENGTH, END, NAME]
     assert sum(parts) == 1
     assert f"at most ({' + '.join(f'{float(each):.2f}' for each in parts)})·G² = G²" in page
-    for each in (WORDS - _UNEXPECTED, _UNEXPECTED):
+    for each in (WORDS - UNEXPECTED, UNEXPECTED):
         assert f"⌊√({float(each):.2f}·G²/" in page
     assert f"has {float(WORDS):.2f}. So" in page

@@ -19,6 +19,7 @@ from dpfewshot.errors import LedgerError
 from dpfewshot.generation import row
 from dpfewshot.generation.histogram_loop import HistogramLoop
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from dpfewshot.writing.writer import HistogramWriter
 from tests.support.resuming import fails_once
 from tests.support.small_models import small
 
@@ -156,7 +157,7 @@ def test_two_processes_that_release_one_text_record_it_twice(
             made[2] = second.generate("Refund")
         return [5, 6, 7]
 
-    monkeypatch.setattr(HistogramLoop, "_text", text)
+    monkeypatch.setattr(HistogramWriter, "text", text)
     made.append(first.generate("Refund"))
     assert made[2] == made[3]
     check(ledger_url, made, first)
@@ -289,7 +290,7 @@ def test_a_text_whose_record_failed_is_returned_though_others_came_first(
         written.append([5 + len(written), 6, 7])
         return written[-1]
 
-    monkeypatch.setattr(HistogramLoop, "_text", text)
+    monkeypatch.setattr(HistogramWriter, "text", text)
     made = [first.generate("Refund")]
     with monkeypatch.context() as patched:
         fails_once(patched, "record_release", after=after)

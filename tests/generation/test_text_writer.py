@@ -22,14 +22,15 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, MissingExtra
-from dpfewshot.generation.brief import ASKED, Brief
 from dpfewshot.generation.generation import unaccounted
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import Stopped, StopSignal
-from dpfewshot.generation.token_loop import COMPLETION, PublicRequest
 from dpfewshot.mechanisms import InvisibleInk, WordHistogram
-from dpfewshot.mechanisms.word_histogram import Histogram
+from dpfewshot.runtime.stopping import Stopped, StopSignal
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
+from dpfewshot.writing.brief import ASKED, Brief
+from dpfewshot.writing.histogram import Histogram
+from dpfewshot.writing.public_loop import COMPLETION
+from dpfewshot.writing.request import PublicRequest
 from tests.support.servers import llama_server, scripted
 from tests.support.small_models import small
 
@@ -248,11 +249,11 @@ def test_its_words_without_records_are_expected_and_no_other_texts_words(model):
     for writer in (None, Writer(["What planet is it?", "My planet has animals, {}."])):
         set_up = synthesizer(model, writer).set_up
         request = PublicRequest(prompts=set_up.prompts("Refund", 0), max_tokens=20)
-        expected.append(set_up.loop._expected(request))  # noqa: SLF001 - nothing shows it
+        expected.append(set_up.loop.writer.expected(request))
         told = set_up.text_writer
     assert "Write 18 texts, as 18 people would" in told.prompts[0]
     request = PublicRequest(prompts=set_up.prompts("Refund", 0), max_tokens=100)
-    set_up.loop._expected(request)  # noqa: SLF001
+    set_up.loop.writer.expected(request)
     assert "Write 10 texts, as 10 people would" in told.prompts[1]
     assert not {planet, animals} & expected[0].words.keys()
     assert [expected[1].words[word] for word in (planet, animals)] == pytest.approx([1, 0.5], abs=0.01)

@@ -11,8 +11,8 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
-from dpfewshot.generation.token_loop import COMPLETION
 from dpfewshot.values import Record
+from dpfewshot.writing.public_loop import COMPLETION
 from tests.support.scripts import TASK, WORDS, Sentence, tickets
 
 SECRET = "swordfish"

@@ -15,10 +15,10 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.generation.set_up import SetUp
-from dpfewshot.generation.stopping import Stopped
 from dpfewshot.generation.stratum import StratumRun
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.runtime.redaction import portable, redacts_errors
+from dpfewshot.runtime.stopping import Stopped
 from dpfewshot.values import Record
 from tests.support.crash_reporter import collected
 from tests.support.redaction import (

@@ -13,11 +13,11 @@ from dpfewshot.backends import Scripted
 from dpfewshot.backends.text import ending_tokens
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.errors import InvalidTask
-from dpfewshot.generation.draft import Draft, repeating, whole_sentences
 from dpfewshot.generation.token_loop import TokenLoop
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
+from dpfewshot.writing.draft import Draft, repeating, whole_sentences
 from tests.support.factory import synthesizer
 from tests.support.fields import TASK as MAILS
 from tests.support.fields import Bytes

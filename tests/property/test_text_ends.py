@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.text import ending_tokens
-from dpfewshot.generation.draft import Draft
 from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.few_shot import prompt_format
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records.units import each_a_unit
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines
 from dpfewshot.values import Record
+from dpfewshot.writing.draft import Draft
 from tests.support.fields import TASK, Bytes
 
 BACKEND = Bytes()

@@ -14,8 +14,9 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/histogram_loop.py",
-        "known=[*self._commonest_first(histogram.words)],",
-        "known=[body for units in [getattr(request, 'units', None)] if units for body in map(str, units.of([[0]]))],",
+        "        released = self.writer.text(counted, request.public)",
+        "        counted.words.update((word, 1.0) for each in self._counted(request) for word in each.words)\n"
+        "        released = self.writer.text(counted, request.public)",
         "a text writer is told released words alone",
         "tests/generation/test_text_writer.py",
     ),
@@ -28,8 +29,9 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/generation/histogram_loop.py",
-        "            expected = self._expected(request)  #",
-        "            expected = replace(self, text_writer=None)._expected(request)  #",
+        "            expected = self.writer.expected(request.public)  #",
+        "            modest = HistogramWriter(self.backend, self.layout)\n"
+        "            expected = modest.expected(request.public)  #",
         "a dead text writer is found before anything is charged",
         "tests/generation/test_text_writer.py",
     ),

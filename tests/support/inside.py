@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from dpfewshot.backends.streams.backend import Use
-from dpfewshot.generation.stopping import StopSignal
 from dpfewshot.generation.units import Bodies
 from dpfewshot.records.units import UnitSequence
+from dpfewshot.runtime.stopping import StopSignal
 
 # ---- backends --------------------------------------------------------------------------------------------
 

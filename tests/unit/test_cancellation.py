@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dpfewshot.generation.stopping import StopSignal, in_thread, new_thread
+from dpfewshot.runtime.stopping import StopSignal, in_thread, new_thread
 
 
 def test_a_second_cancel_does_not_leave_the_work_running() -> None:

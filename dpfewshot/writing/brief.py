@@ -13,8 +13,8 @@ from typing import Final
 
 from dpfewshot.backends.chat_writer import TextWriter
 from dpfewshot.errors import BackendError
-from dpfewshot.generation.stopping import POLL, StopSignal
 from dpfewshot.runtime.background import in_background
+from dpfewshot.runtime.stopping import POLL, StopSignal
 from dpfewshot.tasks.layout import BLANK_LINE, on_lines, on_one_line
 
 ASKED: Final = 6

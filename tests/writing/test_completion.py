@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import dpfewshot as dpf
 from dpfewshot.backends import Scripted
 from dpfewshot.backends.protocol import Logprobs, ReplayedBlock, Tokens
-from dpfewshot.generation.draft import whole_sentences
-from dpfewshot.generation.token_loop import COMPLETION, TokenLoop
 from dpfewshot.prompts.writer import PromptWriter
+from dpfewshot.writing.draft import whole_sentences
+from dpfewshot.writing.public_loop import COMPLETION, PublicLoop
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK
 
@@ -49,7 +49,7 @@ def completed(backend: Says, released: list[int], **task: Any) -> str:
     """The text of these tokens."""
     layout = dataclasses.replace(TASK, **task)
     writer = PromptWriter(layout, backend, 20)
-    return TokenLoop(backend, layout.layout).text(writer.for_label("refund"), released)
+    return PublicLoop(backend, layout.layout).text(writer.for_label("refund"), released)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.sampled_from([4, 5, 0]))
@@ -57,7 +57,7 @@ def test_a_completed_text_begins_with_what_was_released_and_ends(released: list[
     task = {"no_repeat_ngram_size": 0}
     backend, plain = Says(follows), Says(follows)
     text = completed(backend, released, **task)
-    draft = TokenLoop(plain, dataclasses.replace(TASK, **task).layout).draft(released)
+    draft = PublicLoop(plain, dataclasses.replace(TASK, **task).layout).draft(released)
     if draft.finished or whole_sentences(draft.text()) != draft.text() or draft.text().endswith("."):
         assert text == draft.text()  # it has an end
         assert not backend.public
