@@ -59,6 +59,9 @@ class Demonstrations(Sequence[Demonstration]):
     def __len__(self) -> int:
         return len(self.items)
 
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.items), self.statement])
+
     @property
     def certified(self) -> bool:
         """Whether every demonstration is private."""

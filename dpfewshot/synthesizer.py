@@ -6,6 +6,7 @@ It checks, plans, opens the account and hands the pieces to `generation`, whose 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
@@ -173,6 +174,9 @@ class Synthesizer:
             "vocabulary": backend.vocabulary_size,
         }
         self._generation = Generation(set_up, paying, told, identity)
+        changed = None if paying is None else paying.changed_records(set_up.account_populations())
+        if changed is not None and self.newest_run() is None:
+            warnings.warn(changed, stacklevel=2)
 
     @property
     def plan(self) -> GenerationPlan:

@@ -357,6 +357,9 @@ class Demonstration:
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     finished: bool = True
 
+    def __str__(self) -> str:
+        return f"{on_one_line(self.label)}: {on_one_line(self.text)}"
+
     @property
     def unit(self) -> str | None:
         """The column of whom a record belongs to; None for each record alone, or without a certificate."""

@@ -39,6 +39,7 @@ from dpfewshot.account.history import (
 )
 from dpfewshot.account.memory import AccountSettings, Entry, MemoryStore
 from dpfewshot.account.rule import Admission, Rule
+from dpfewshot.account.scopes import stratum_of
 from dpfewshot.account.verification import Snapshot, Verification, check, tally_of, within
 from dpfewshot.errors import BudgetExceeded, InvalidPlan, LedgerError, RunTakenOver
 from dpfewshot.runtime.redaction import redacts_errors, redacts_errors_of_methods
@@ -482,6 +483,24 @@ class Account:
         limit = storable(budget)
         with self._store.change() as change:
             change.record(CHANGE_BUDGET, limit=limit, totals=change.checked().totals)
+
+    def changed_records(self, populations: Mapping[str | None, int]) -> str | None:
+        """A warning if the newest plan over one of these scopes was for another number of units.
+
+        A unit of changed records may count under another label than before. An account whose strata compose
+        in parallel then counts the greater cost, and not both.
+        """
+        for scope, now in populations.items():
+            if scope is None or not self.parallel:
+                continue
+            before = self._store.newest_plan(scope).get("population", now)
+            if before != now:
+                return (
+                    f"the account paid for a plan of {before} units of {stratum_of(scope)}, and now "
+                    f"there are {now}: a plan of changed records is paid for again, and needs a new account "
+                    "(docs/how-to/ledger.md#what-counts)"
+                )
+        return None
 
     def history(self) -> list[dict[str, object]]:
         """Every event since the account was created: when, who, what. Numbers, scopes and settings only."""

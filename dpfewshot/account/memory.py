@@ -6,7 +6,6 @@ Its methods are those of `sql.SqlStore` and `sql.SqlTransaction`, which say what
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from dpfewshot.account.history import CANCELLED, RESERVE, RESERVED
 from dpfewshot.account.rule import Rule, Standing, Tally, Totals
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import LedgerError
-from dpfewshot.runtime.forking import start_afresh_in_children
+from dpfewshot.runtime.forking import Home
 
 ELSEWHERE: Final = 'open one of a ledger, dpfewshot.open_account("sqlite:///budget.db", NAME)'
 
@@ -79,13 +78,7 @@ class MemoryStore:
         self._events: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._is_a_copy = False
-        start_afresh_in_children(self)
-
-    def after_fork(self) -> None:
-        """Refuse every call in a child. The process number alone would not do: every container has a 1."""
-        self._is_a_copy = True
+        self._home = Home()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse to be copied or pickled: each copy would spend the budget again."""
@@ -97,7 +90,7 @@ class MemoryStore:
     @contextmanager
     def change(self) -> Iterator[MemoryStore]:
         """Hold the account. Whoever changes it changes nothing before the last thing that may fail."""
-        if self._is_a_copy or os.getpid() != self._process:  # nobody may ever release a child's lock
+        if not self._home.is_here:  # nobody may ever release a child's lock
             raise LedgerError(
                 "this budget lives in the memory of the process that made it, and each forked child would "
                 "spend it again: " + ELSEWHERE
@@ -114,6 +107,10 @@ class MemoryStore:
     def run_of(self, plan: str, run: str | None, stratum: int | None) -> NoReturn:  # noqa: ARG002 - whichever
         """No other process sees these runs."""
         raise LedgerError("a run in memory ends with its process: to resume it, " + ELSEWHERE)
+
+    def newest_plan(self, scope: str) -> Mapping[str, Any]:  # noqa: ARG002 - whichever
+        """Nothing: whoever has the account has its records, too."""
+        return {}
 
     def standing(self) -> Standing:
         """See `SqlStore`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from typing import NoReturn, SupportsIndex
 
 from dpfewshot.errors import BudgetExceeded
+from dpfewshot.runtime.forking import Home
 
 
 class Permit:
     """Permission to release up to `tokens` tokens on one draw of records.
 
     Only a reservation calls the constructor, after charging. A mechanism uses up one token of the permit
-    before it reads a private number. So nothing is released without a charge, or with less noise than was
-    charged for. tests/unit/test_house.py checks who calls what.
+    before it draws noise. So nothing is released without a charge, or with less noise than was charged for.
+    tests/unit/test_house.py checks who calls what.
 
     Args:
         tokens: R ≥ 1, the tokens that the draw was charged for.
@@ -25,7 +26,11 @@ class Permit:
         self._tokens = self._left = tokens
         self._used = 0
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._home = Home()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: each copy would release the same tokens again."""
+        raise BudgetExceeded("a permit is for one release of its tokens, and cannot be copied")
 
     @property
     def tokens(self) -> int:
@@ -53,5 +58,5 @@ class Permit:
         return Permit(1, self._noise_multiplier)
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process:
+        if not self._home.is_here:
             raise BudgetExceeded("this draw was charged by the parent process, which releases its tokens")

@@ -138,6 +138,15 @@ class SqlStore:
         with self._database.read() as connection:
             return [_entry(row) for row in _rows(connection, query.order_by(entries.c.id))]
 
+    def newest_plan(self, scope: str) -> Mapping[str, Any]:
+        """See `Account.changed_records`. Empty without a plan over the scope."""
+        of_scope = _of(history, self.settings.number).where(
+            history.c.act == RESERVE, history.c.scope == scope
+        )
+        with self._database.read() as connection:
+            found = _rows(connection, of_scope.order_by(history.c.number.desc()).limit(1))
+        return json.loads(found[0]["details"]) if found else {}
+
     def standing(self) -> Standing:
         """The account at this moment."""
         number = self.settings.number

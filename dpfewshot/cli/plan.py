@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages
+from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages, warn
 from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
@@ -77,7 +77,10 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
     else:
         named, unit = project.account, project.data.unit
         try:
-            account, pays = account_line(named, named.opened(measured.relation, unit), synthesizer)
+            opened = named.opened(measured.relation, unit)
+            account, pays = account_line(named, opened, synthesizer)
+            if opened and (changed := opened.changed_records(synthesizer.set_up.account_populations())):
+                warn(changed)
         except LedgerError as error:  # no reason to have no plan
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)

@@ -213,6 +213,14 @@ class SetUp:
             for part in range(self.plan.settings.disjoint_parts)
         ]
 
+    def account_populations(self) -> dict[str | None, int]:
+        """The public number of units by the scope of each part of each stratum."""
+        return {
+            self.partition.generating(stratum.scope, part): stratum.population
+            for stratum in self.plan.strata
+            for part in range(self.plan.settings.disjoint_parts)
+        }
+
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""
         labels = {"task_labels": json.dumps(self.task.labels), "label_column": self.partition.column}
@@ -228,6 +236,7 @@ class SetUp:
             **({} if self.task.labels is None else labels),
             **(holdout if self.partition.holdout else {}),
             "noise_multiplier": stratum.noise_multiplier,
+            "population": stratum.population,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
             "tokens_per_step": served,

@@ -16,7 +16,15 @@ from dpfewshot.exact import rounded_up
 from dpfewshot.mechanisms import Draws, FixedSize, InvisibleInk, WordHistogram
 from dpfewshot.planning import document
 from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
-from dpfewshot.values import PrivacySpend, Relation, delta_text, epsilon_text, on_one_line, percent_text
+from dpfewshot.values import (
+    PrivacySpend,
+    Relation,
+    counted,
+    delta_text,
+    epsilon_text,
+    on_one_line,
+    percent_text,
+)
 
 READABLE_NOISE: Final = {
     "gaussian": (0.06, 0.1),
@@ -297,6 +305,15 @@ class GenerationPlan:
         """The labels that it generates, stratum by stratum."""
         return [label for stratum in self.strata for label in stratum.labels]
 
+    def __str__(self) -> str:
+        made = f"{counted(self.demonstrations, 'demonstration')} by {self.mechanism}"
+        if self.epsilon is None:
+            return f"{made}, no guarantee"
+        return (
+            f"{made}: epsilon={epsilon_text(self.epsilon)} at delta={delta_text(self.delta or 0.0)}, "
+            f"neighbours {self.relation}"
+        )
+
     @property
     def demonstrations(self) -> int:
         """The number of demonstrations planned."""
@@ -320,8 +337,9 @@ class GenerationPlan:
             return (cut,)
         meaning = (
             f"epsilon {epsilon_text(self.epsilon)} means: whoever reads the texts and is 50 % sure that a "
-            f"given unit is in the records can become at most {percent_text(believed(0.5, self.epsilon))} "
-            f"sure, apart from delta {delta_text(self.delta or 0.0)}"
+            "given unit was used, and not left out, can become at most "
+            f"{percent_text(believed(0.5, self.epsilon))} sure, apart from delta "
+            f"{delta_text(self.delta or 0.0)}"
         )
         return (meaning, cut)
 

@@ -34,6 +34,23 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class Home:
+    """The process that an object was made in. A forked child is another one, in whichever container it is."""
+
+    def __init__(self) -> None:
+        self._process, self._forked = os.getpid(), False
+        start_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """Note that this is a child's copy. Its number would not tell: every container has a process 1."""
+        self._forked = True
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return not self._forked and os.getpid() == self._process
+
+
 class cached_property(Generic[Value]):  # noqa: N801 - named as in functools
     """`functools.cached_property` without its lock.
 

@@ -1,6 +1,8 @@
 """A draw is charged before there is a permit for it, in every account; permits are used up token by token."""
 
+import copy
 import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -366,6 +368,19 @@ def test_a_permit_serves_its_tokens_at_its_noise() -> None:
     permit.use(0.5)
     with pytest.raises(BudgetExceeded, match="used up"):
         permit.use(0.5)
+
+
+def test_a_permit_is_for_its_process_whatever_its_number_and_has_no_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Containers give out the number 1 many times."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    permit = Permit(1, 0.5)
+    assert in_child(lambda: permit.use(0.5)).startswith("BudgetExceeded")
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(BudgetExceeded, match="cannot be copied"):
+            copied(permit)
+    permit.use(0.5)
 
 
 def test_what_was_used_is_passed_on_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 import dpfewshot as dpf
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import COLUMNS, Demonstrations
-from tests.support.factory import demonstration
+from tests.support.factory import demonstration, synthesizer
 from tests.support.scripts import TASK
 
 ONE = demonstration(label="delivery", spent=dpf.PrivacySpend(1.5, 1e-6), token_count=5)
@@ -64,6 +64,12 @@ def test_an_epsilon_of_customers_and_one_of_records_have_no_sum(tmp_path: Path) 
         mixed.to_folder(tmp_path)
         assert "**No guarantee holds for all of them together.**" in (tmp_path / "README.md").read_text()
     assert Demonstrations([of_customers, of_customers, free]).spent == ONE.spent
+
+
+def test_a_reader_sees_labels_texts_and_what_they_cost() -> None:
+    made = synthesizer().generate_all()
+    assert str(made[0]) == "refund: my parcel is late"
+    assert str(made).splitlines() == [*map(str, made), made.statement]
 
 
 def test_jsonl_there_and_back(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import signal
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.support import factory
 from tests.support.accounts import DRAWS, charged, scope_name
 from tests.support.commands import Run
 from tests.support.ledgers import BUDGET, COST, rows, run
-from tests.support.scripts import TASK
+from tests.support.scripts import TASK, tickets
 
 DIES = """
 import os, signal, sys
@@ -291,3 +291,16 @@ def test_an_account_is_opened_in_one_call_and_created_on_purpose(ledger_url: str
     assert dpf.open_account(ledger_url, "tickets").unit == "customer"
     with pytest.raises(LedgerError, match="cannot be used"):
         dpf.open_account(ledger_url, "tickets", create=budget)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_plan_of_changed_records_warns_before_it_is_paid_for(url: str, parallel: bool) -> None:
+    account = dpf.BudgetLedger.open(url).create("tickets", dpf.PrivacyBudget(17.0, 1e-3), parallel=parallel)
+    factory.synthesizer(account=account).generate_all()
+    factory.synthesizer(account=account, max_tokens=7)  # another plan of the same records
+    warns = pytest.warns(UserWarning, match="of 200 units of 'delivery', and now there are 199")
+    with warns if parallel else nullcontext():
+        made = factory.synthesizer(records=tickets()[:-1], account=account)
+    assert (account.spent.epsilon < 5) is parallel
+    made.generate_all()
+    factory.synthesizer(records=tickets()[:-1], account=account)  # which is paid for

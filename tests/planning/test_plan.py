@@ -49,6 +49,16 @@ def test_a_plan_states_the_greatest_of_its_parts(reverse: bool) -> None:
     }  # fmt: skip
 
 
+def test_a_plan_is_printed_as_what_it_makes_and_costs() -> None:
+    made = factory.plan(factory.stratum_plan("refund"), factory.stratum_plan("delivery"))
+    told = "2 demonstrations by gaussian: epsilon=4.0000 at delta=1e-05, neighbours zero-out"
+    assert str(made) == told
+    assert (
+        str(factory.plan(replace(factory.stratum_plan(), cost=None)))
+        == "1 demonstration by gaussian, no guarantee"
+    )
+
+
 def test_a_plan_states_what_the_account_is_charged_when_labels_differ() -> None:
     """Populations a hundred times apart: their certified ε differ, and the account holds the greater one."""
     made = factory.synthesizer(
