@@ -23,6 +23,7 @@ from dpfewshot.account.history import (
     MOVES,
     OPEN,
     PAID,
+    POPULATION,
     RELEASE,
     RELEASED,
     RESERVATION,
@@ -493,7 +494,7 @@ class Account:
         for scope, now in populations.items():
             if scope is None or not self.parallel:
                 continue
-            before = self._store.newest_plan(scope).get("population", now)
+            before = self._store.newest_plan(scope).get(POPULATION, now)
             if before != now:
                 return (
                     f"the account paid for a plan of {before} units of {stratum_of(scope)}, and now "

@@ -68,6 +68,7 @@ class Terms:
         noise_multiplier: the σ that the cost was computed for.
         details: public facts for the account's history.
         key: of the run, for whoever continues it; None for a release that nobody continues.
+        population: how many units there are, which is public; None if that is not said.
     """
 
     cost: Cost | None
@@ -77,6 +78,7 @@ class Terms:
     noise_multiplier: float
     details: Details
     key: RunKey | None = None
+    population: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import NO_PROGRESS, USED_UP, DrawCounts, Terms, new_lease
-from dpfewshot.account.history import OPEN, VERIFY
+from dpfewshot.account.history import OPEN, POPULATION, VERIFY
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.permit import Permit
 from dpfewshot.certificates import line_hash
@@ -82,7 +82,8 @@ class Reservation:
         if account is None or terms.cost is None:
             return cls(None, terms, Reserved(0, None), draws)
         try:
-            return cls(account, terms, account.reserve(terms.scope, terms.cost, terms.details, draws), draws)
+            details = {**terms.details, **({POPULATION: terms.population} if terms.population else {})}
+            return cls(account, terms, account.reserve(terms.scope, terms.cost, details, draws), draws)
         except BaseException:  # an interrupt or a lost answer may come after the commit
             with suppress(LedgerError):
                 account.withdraw(draws.lease)

@@ -94,6 +94,7 @@ class StratumRow:
             noise_multiplier=self.plan.noise_multiplier,
             details=self.set_up.account_details(self.plan),
             key=self.key,
+            population=self.plan.population,
         )
 
     @property

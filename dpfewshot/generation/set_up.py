@@ -236,7 +236,6 @@ class SetUp:
             **({} if self.task.labels is None else labels),
             **(holdout if self.partition.holdout else {}),
             "noise_multiplier": stratum.noise_multiplier,
-            "population": stratum.population,
             "sampling_rate": str(stratum.sampling_rate),
             "steps": stratum.steps,
             "tokens_per_step": served,

@@ -21,6 +21,7 @@ _PLACE: Final = re.compile(
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
     r"|our (?:[\w-]+ ){0,3}services?|have any (?:other )?questions"
+    r"|if you (?:need|require) (?:any|some|help|assistance|more|further)\w*"
     r"|your (?:account|child|daughter|son)|(?:Hi|Hello|Hey|Dear),? (?:mum|mom|dad)(?:my|dy)?)\b",
     re.IGNORECASE,
 )
@@ -54,7 +55,8 @@ _OF_A_LABEL: Final = re.compile(
 
 FORMALITIES: Final = (
     *("I am writing", "I'm writing", "inform you", "anything I can", "anything else I can"),
-    *("I hope this", "I hope that this", "hope you are doing", "hope you're doing"),
+    *("I hope this", "I hope that this", "hope all is", "hope everything is"),
+    *(f"hope you{are} {well}" for are in (" are", "'re") for well in ("doing", "well")),
     *(f"{it} {finds}" for it in ("email", "letter", "message") for finds in ("finds", "gets", "reaches")),
 )
 """What a small model begins and ends a message with: "I hope this message finds you well"."""
