@@ -240,7 +240,7 @@ def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterato
 
 def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
     """The commands to type now: texts without records may do if some are shown, and cost nothing."""
-    from dpfewshot.planning.plan import epsilon_warnings
+    from dpfewshot.planning.plan import epsilon_warnings, noisy_strata
 
     if not pays:
         others = "; replace writes other texts of a finished one" * (plan.mechanism == WORD_HISTOGRAM)
@@ -263,6 +263,12 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     if not shown:
         return f"next: {'else ' * bool(context.params['output'])}{generate}"
+    if noisy := [on_one_line(one.scope or "") for one in noisy_strata(plan)]:
+        which = "any label" if len(noisy) == len(plan.strata) else ", ".join(noisy)
+        return (
+            f"next: dpfewshot plan --output FILE, which is free: paid texts of {which} say little more than "
+            f"those above; else {generate}"
+        )
     return f"next: dpfewshot plan --output FILE if the texts above will do, which is free; else {generate}"
 
 

@@ -739,9 +739,10 @@ def test_a_plan_names_the_labels_whose_texts_read_badly(made: Run) -> None:
     assert f"; but the texts of {small} will say hardly anything of the records\n" in out
     assert "warning" not in err
     assert "      against the warning, one of these is enough:\n        more data: records of " in out
-    free = "next: dpfewshot plan --output FILE if the texts above will do, which is free; else dpfewshot "
-    free += "generate"
-    assert out.endswith(f"{free}, with the same options\n")
+    assert out.endswith(
+        f"next: dpfewshot plan --output FILE, which is free: paid texts of {small} say little more than "
+        "those above; else dpfewshot generate, with the same options\n"
+    )
     enough = re.search(r"(\d+) customers of each label", out)
     assert enough is not None
     for count, good in ((int(enough[1]), True), (int(0.8 * int(enough[1])), False)):
@@ -749,8 +750,10 @@ def test_a_plan_names_the_labels_whose_texts_read_badly(made: Run) -> None:
         assert ("warning" not in made("plan", *few[:2], *populations)[1]) is good
     _, out, err = made("plan", "--label", others[0])
     assert "warning" not in out + err
-    both = "dpfewshot plan for all labels, or dpfewshot generate with --label for these alone\n"
-    assert out.endswith(free.removesuffix("dpfewshot generate") + both)
+    assert out.endswith(
+        "next: dpfewshot plan --output FILE if the texts above will do, which is free; else dpfewshot plan "
+        "for all labels, or dpfewshot generate with --label for these alone\n"
+    )
     assert made("plan", "--output", "free.jsonl")[1].endswith("\nnext: else dpfewshot generate\n")
 
 
