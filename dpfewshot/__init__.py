@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dpfewshot.runtime import lazy_names
+
+if find_spec("dpfewshot._core") is None:
+    raise ImportError(
+        "this is the source of dpfewshot, which is not compiled and hides an installed package: start Python "
+        "in another folder, or run `pip install -e .` in this one"
+    )
 
 if TYPE_CHECKING:
     # isort: off

@@ -1,11 +1,14 @@
 """What an extra brings is imported when it is used, and named where it is missing."""
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import dpfewshot
 from dpfewshot.backends import OpenAICompatible
 from dpfewshot.backends.hugging_face import HuggingFace
 from dpfewshot.backends.llama_cpp.files import local_file
@@ -34,3 +37,16 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"pip install '\.\[{extra}\]'"):
         use(tmp_path)
+
+
+def test_a_source_folder_that_hides_the_installed_package_says_so(tmp_path: Path) -> None:
+    """Servers such as uvicorn look for modules in the working folder first."""
+    shutil.copytree(
+        Path(dpfewshot.__path__[0]),
+        tmp_path / "dpfewshot",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", "import dpfewshot"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "not compiled and hides an installed package" in found.stderr
