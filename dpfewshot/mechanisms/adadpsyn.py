@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import PublishedAccounting, combined_multiplier, common_factor
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import (
     BaseRelease,
     Draws,
-    Logprobs,
     Predictions,
     Release,
     RowChange,

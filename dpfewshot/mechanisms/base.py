@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfewshot.account.permit import Permit
 from dpfewshot.accounting.events import Event, PublishedAccounting
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.values import check_whole
-
-Logprobs: TypeAlias = NDArray[np.float32]
-"""Log-probabilities of tokens, in nats."""
 
 
 class RowChange(Enum):

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot import _core
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import Logprobs, check_range
+from dpfewshot.mechanisms.base import check_range
 
 PLAUSIBLE = 0.1
 """τ: the least share of the largest probability that a token needs."""

@@ -22,8 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from dpfewshot import _core
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Logprobs, Predictions, Release, likeliest
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, likeliest
 from dpfewshot.mechanisms.choice import SoftmaxMechanism, check_temperature, softmax_rate, solved_clip
 
 

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import common_factor
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Logprobs, Predictions, Release, check_range
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
 from dpfewshot.mechanisms.gaussian import (
     GaussianMechanism,
     nearest_distribution,

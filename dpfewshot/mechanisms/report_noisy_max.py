@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from dpfewshot import _core
 from dpfewshot.accounting.events import Event
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.mechanisms.base import (
     BaseRelease,
     Draws,
-    Logprobs,
     Predictions,
     Release,
     RowChange,

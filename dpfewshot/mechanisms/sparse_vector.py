@@ -36,10 +36,11 @@ from dpfewshot.accounting.events import (
     Tightest,
     ZeroConcentrated,
 )
+from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource, rounded_up
 from dpfewshot.exact.choice import discrete_laplace
-from dpfewshot.mechanisms.base import Draws, Logprobs, Mechanism, Release, RowChange, check_range
+from dpfewshot.mechanisms.base import Draws, Mechanism, Release, RowChange, check_range
 from dpfewshot.values import check_whole
 
 _LARGEST_DISTANCE = 2.0
