@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.tasks import Task
@@ -17,6 +17,10 @@ from dpfewshot.values import Columns, Record, columns_of
 
 NAME_THEM: Final = "name the columns with text=, label= and unit="
 
+_SHOWN: Final = 10
+"""The most rows that are named where several cannot be used."""
+
+Made = TypeVar("Made")
 
 TextColumns: TypeAlias = str | Sequence[str] | Mapping[str, str]
 """The text's column, or the columns of several text fields: their names, or a path by each field's name."""
@@ -76,15 +80,45 @@ def check_fields(task: Task, records: Sequence[Record]) -> None:
 
 
 def records_of(rows: Iterable[tuple[str, object]], columns: Columns) -> Iterator[Record]:
-    """The records of rows, at least one. What cannot be used is refused by its position, and never quoted."""
-    where = ""
+    """The records of rows, as by `made_of`."""
+    return made_of(rows, lambda row: record_of(row, columns))
+
+
+def made_of(rows: Iterable[tuple[str, object]], make: Callable[[Any], Made]) -> Iterator[Made]:
+    """What is made of each row, at least one. What cannot be used is refused by position, and never quoted.
+
+    All such rows are named at once: whoever mends a file needs one run. An error in place of a row is one.
+    """
+    where, bad, others = "", list[tuple[str, str]](), 0
     for where, row in rows:
         try:
-            yield record_of(row, columns)
+            if isinstance(row, InvalidRecords):
+                raise row
+            made = make(row)
         except InvalidRecords as error:
-            raise InvalidRecords(f"{where}: {error}") from None
+            if len(bad) < _SHOWN:
+                bad.append((where, str(error)))
+            else:
+                others += 1
+        else:
+            yield made
+    if bad:
+        raise InvalidRecords(_told(bad, others))
     if not where:
         raise InvalidRecords("there are no records")
+
+
+def _told(bad: Sequence[tuple[str, str]], others: int) -> str:
+    """What is wrong with rows, and behind it what to do about each kind of fault."""
+    if len(bad) == 1:
+        return ": ".join(bad[0])
+    places: dict[str, list[str]] = {}
+    for where, trouble in bad:
+        places.setdefault(trouble, []).append(where)
+    faults = [f"{', '.join(named)}: {trouble.partition('; ')[0]}" for trouble, named in places.items()]
+    advice = "; ".join(filter(None, dict.fromkeys(trouble.partition("; ")[2] for trouble in places)))
+    more = [f"and {others} more"] * bool(others)
+    return "; ".join([*faults, *more]) + (f". What to do: {advice}" if advice else "")
 
 
 def record_of(row: object, columns: Columns) -> Record:

@@ -13,6 +13,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, overload
 
 from dpfewshot.errors import InvalidRecords, needs_extra
-from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, records_of
+from dpfewshot.records.checks import TextColumns, columns_for, columns_to_read, made_of, records_of
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.values import LABEL_COLUMN, TEXT_COLUMN, Columns, Records, StoredRecords, columns_of, counted
 
@@ -38,7 +39,7 @@ SEPARATORS: Final = ",;\t|"
 """What may separate the columns of a CSV file, the first of equals first."""
 
 Rows = Iterator[tuple[str, object]]
-"""Each row with its position: ("line 3", {"text": ..., "label": ...})."""
+"""Each row with its position: ("line 3", {"text": ..., "label": ...}). A line that is none is its error."""
 
 _Reader: TypeAlias = Callable[[Sequence[BufferedIOBase], Columns | None], Rows]
 
@@ -165,8 +166,7 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
     if isinstance(source, (str, bytes, os.PathLike)):
         raise InvalidRecords("as_records takes rows; for a file, use read_records")
     if hasattr(source, "itertuples"):  # a pandas.DataFrame, which iterates over column names
-        names = columns_to_read(columns, list(source.columns))
-        return numbered(_rows_of_frame(source, names))
+        return numbered(_rows_of_frame(source, _columns_of_frame(list(source.columns), columns)))
     if isinstance(source, Mapping):  # a datasets.DatasetDict too
         raise InvalidRecords("as_records takes rows, not a mapping; pass one split, or a list of mappings")
     if type(source).__module__.partition(".")[0] == "datasets":
@@ -176,6 +176,17 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
     except TypeError:
         taken = "a pandas.DataFrame, a datasets.Dataset or an iterable of mappings"
         raise InvalidRecords(f"as_records takes {taken}, not {type(source).__name__}") from None
+
+
+def _columns_of_frame(present: Sequence[object], columns: Columns) -> list[str]:
+    """As `columns_to_read`. The refusal lists the names if each is a word: else they may be a record."""
+    try:
+        return columns_to_read(columns, present)
+    except InvalidRecords as error:
+        words = [each for each in present if isinstance(each, str) and re.fullmatch(r"[^\W\d][\w.-]*", each)]
+        listed = f"; the frame has {', '.join(words)}" if len(words) == len(present) else ""
+        how = 'as in dpf.as_records(frame, text="body", label="topic")'
+        raise InvalidRecords(f"{error}, {how}{listed}") from None
 
 
 # Libraries' errors quote what they fail on, and their frames hold whole columns.
@@ -204,14 +215,12 @@ def columns_of_file(path: str | os.PathLike[str]) -> dict[str, bool]:
     path, rows = Path(path), 0
     values: dict[str, set[object]] = {}
     with errors_of(path):
-        for _, row in _rows_in_file(path, None):
+        for row in made_of(_rows_in_file(path, None), dict[str, object]):
             rows += 1
-            for name, value in row.items() if isinstance(row, Mapping) else ():
+            for name, value in row.items():
                 found = values.setdefault(name, set())
                 if len(found) <= FEW:
                     found.add(value if isinstance(value, str) else None)
-        if rows == 0:
-            raise InvalidRecords("there are no records")
     return {name: None not in found and repeat(found, rows) for name, found in values.items()}
 
 
@@ -278,23 +287,26 @@ def _lines(file: BufferedIOBase) -> Iterator[str]:
         for number, line in enumerate(file, start=1):
             yield (line.removeprefix(_BOM) if number == 1 else line).decode()
     except UnicodeDecodeError:
-        raise InvalidRecords(f"line {number}: is not UTF-8; convert the file") from None
+        raise InvalidRecords(
+            f"line {number}: is not UTF-8; convert the file: iconv -f latin1 -t utf-8 old.csv > new.csv, or "
+            'save it in Excel as "CSV UTF-8"'
+        ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise InvalidRecords("is damaged or truncated: not a complete gzip file") from None
 
 
 def _jsonl_rows(files: Sequence[BufferedIOBase], _columns: Columns | None) -> Rows:
     for number, line in enumerate(_lines(files[0]), start=1):
-        where = f"line {number}"
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):  # a number of thousands of digits raises ValueError too
-            raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None
-        if not isinstance(row, dict):
-            raise InvalidRecords(f"{where}: is not a JSON object; put one object on each line")
-        yield where, row
+            row = InvalidRecords("is not JSON; put one object on each line")
+        else:
+            if not isinstance(row, dict):
+                row = InvalidRecords("is not a JSON object; put one object on each line")
+        yield f"line {number}", row
 
 
 def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
@@ -321,8 +333,10 @@ def _csv_rows(files: Sequence[BufferedIOBase], columns: Columns | None) -> Rows:
             continue
         if len(row) != len(header):
             trouble = f"has {'fewer' if len(row) < len(header) else 'more'} fields than the first line"
-            raise InvalidRecords(f"{where}: {trouble}; quote a field that holds {separator!r} or line ends")
-        yield where, dict(zip(header, row, strict=True))
+            advice = f"quote a field that holds {separator!r} or line ends"
+            yield where, InvalidRecords(f"{trouble}; {advice}")
+        else:
+            yield where, dict(zip(header, row, strict=True))
 
 
 def _separator(header: str, columns: Columns | None) -> str:

@@ -208,7 +208,8 @@ def test_broken_json_names_its_line(tmp_path: Path, line: str) -> None:
 def test_a_line_that_is_not_utf8(tmp_path: Path, name: str, encoding: str) -> None:
     good = jsonl(GOOD) if "jsonl" in name else b"text,label\n"
     content = good + f"{PRIVATE} caf\xe9,x\n".encode(encoding)
-    assert ": line 2: is not UTF-8" in refused_file(tmp_path / name, content)
+    told = refused_file(tmp_path / name, content)
+    assert ": line 2: is not UTF-8; convert the file: iconv -f latin1 -t utf-8 old.csv > new.csv, or " in told
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.csv.gz"])
@@ -281,6 +282,28 @@ def test_a_bad_value_is_refused_wherever_it_comes_from(
     assert f": line 2: {trouble}" in in_file
     in_memory = refusal(lambda: as_records([good, bad, good], unit="who"))
     assert in_memory.startswith(f"record 2: {trouble}")
+
+
+def test_all_rows_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None:
+    """In a file and in memory; ten of them, and how many more."""
+    lines = [b"text,label", b"a,x", b" ,x", b"a,", f"{PRIVATE},x,y".encode(), b" ,x"]
+    assert refused_file(tmp_path / "r.csv", b"\n".join(lines)).endswith(
+        "r.csv: line 3, line 6: the text is blank; line 4: the label is blank; "
+        "line 5: has more fields than the first line. "
+        "What to do: fill it in or drop the record; quote a field that holds ',' or line ends"
+    )
+    rows = jsonl(GOOD, {"text": PRIVATE}) + f"{PRIVATE}\n".encode() + jsonl(GOOD, [PRIVATE])
+    assert ": line 2: has no 'label'; line 3: is not JSON; line 5: is not a JSON object. What to do: " in (
+        refused_file(tmp_path / "r.jsonl", rows)
+    )
+    told = refusal(lambda: as_records([{**GOOD, "label": 3}] * 14 + [{**GOOD, "text": ""}] * 3))
+    assert told.startswith("record 1, record 2, record 3")
+    assert told.endswith(
+        "record 10: the label is not a string; and 7 more. "
+        "What to do: convert it (class numbers to their names)"
+    )
+    nothing = [(PRIVATE,), (PRIVATE,)]
+    assert refusal(lambda: as_records(nothing)) == "record 1, record 2: is neither a mapping nor a Record"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from dpfewshot import PrivacyBudget, Synthesizer
 from dpfewshot.errors import InvalidRecords
 from dpfewshot.records import as_records, read_records
+from dpfewshot.sample_data import SUPPORT_TICKETS
 from dpfewshot.values import Record
 from tests.support.refusals import PRIVATE, refusal, refused_file
+from tests.support.scripts import Desk
 
 pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
@@ -87,6 +90,14 @@ def test_a_data_frame_with_the_wrong_columns() -> None:
     with pytest.raises(InvalidRecords, match="there is no column 'text'") as caught:
         as_records(headless)
     assert PRIVATE not in str(caught.value)
+    others = pd.DataFrame([["a", "x", 5]], columns=["message", "topic", "guest_id"])
+    with pytest.raises(InvalidRecords) as caught:
+        Synthesizer(SUPPORT_TICKETS, others, Desk(), budget=PrivacyBudget(2, 1e-5))
+    assert str(caught.value) == refusal(lambda: as_records(others))
+    assert str(caught.value) == (
+        "there is no column 'text'; name the columns with text=, label= and unit=, as in "
+        'dpf.as_records(frame, text="body", label="topic"); the frame has message, topic, guest_id'
+    )
     twice = pd.DataFrame([["a", "x", "b"]], columns=["text", "label", "text"])
     assert "there are several columns 'text'" in refusal(lambda: as_records(twice))
     assert "there are no records" in refusal(lambda: as_records(pd.DataFrame({"text": [], "label": []})))
@@ -104,7 +115,7 @@ def test_a_dataset() -> None:
     classes = dataset.cast_column("who", datasets.Value("int64")).rename_columns(
         {"label": "l", "who": "label"}
     )
-    assert "record 1: the label is not a string" in refusal(lambda: as_records(classes))
+    assert "record 1, record 2: the label is not a string" in refusal(lambda: as_records(classes))
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "duration"])
