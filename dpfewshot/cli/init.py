@@ -1,7 +1,7 @@
 """`dpfewshot init`: writes the project file for a file of records.
 
-What it writes is public where counts of units are: names of columns and labels, and whether a label is small.
-What it prints and its exit status are for whoever runs it: it refuses rare labels and warns of odd units.
+What it writes is public where counts of units are: with --yes, two files of the same columns and with as many
+units of each label give the same bytes. Its questions, refusals and exit status are for whoever runs it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import math
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,9 +42,10 @@ _TOKENS: Final = 20
 _NAMES: Final[Mapping[str, str]] = {
     "text": "text body message content comment review question sentence utterance query request post abstract"
     " description ticket mail notes?",
-    "label_column": "label category topic class intent domain type kind queue tag sentiment department",
+    "label_column": "label category topic class intent domain type kind queue tag sentiment reason"
+    " department",
     "unit": "unit (customer|client|user|patient|person|author|member|account|policy|policy_?holder|claimant"
-    "|tenant|subscriber|speaker|student|employee)(_?(id|no|nr|number|ref|key|hash|account))? email",
+    "|tenant|guest|subscriber|speaker|student|employee)(_?(id|no|nr|number|ref|key|hash|account))? email",
 }
 """What columns are called, the likeliest first: expressions."""
 
@@ -83,7 +83,7 @@ ENOUGH: Final[Mapping[float, int]] = {1: 106, 2: 57, 4: 31}
 """By ε, the units of a label from which `plan` does not warn that its texts say little of them."""
 
 _COMMON: Final = 5
-"""The least number of records of a label that nobody confirms."""
+"""The least number of units of a label that nobody confirms."""
 
 _WORDS: Final = 4
 """The most words of a column's name that is shown: a CSV file may lack the line of names."""
@@ -187,6 +187,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     """
     from dpfewshot.records import read_records
     from dpfewshot.records.reading import columns_of_file
+    from dpfewshot.records.units import units_by_label
 
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
@@ -199,16 +200,17 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
         _known_model(given["model"])
     _name_columns(file, columns, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
+    noun = unit_noun(unit)
     records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
-    labels = _labels(file, given, records, confirmed=not yes)
-    question = f"{_public(labels)}\nMay everybody know these names?"
+    sizes = {label: len(units) for label, units in units_by_label(records).items()}
+    _warn_of_units(given, columns, records, sizes)
+    labels = _labels(file, given, columns, sizes, confirmed=not yes)
+    question = f"{_counted(sizes, noun)}\nMay everybody know these names?"
     if not yes and not click.confirm(wrapped(question, err=True), default=None, err=True):
         raise InvalidRecords(
             f"{file}: rename what is private among the labels, or drop its records, and run init again; or "
             "name another column with --label-column"
         )
-    _warn_of_units(given, columns, records, len(labels))
-    noun = unit_noun(unit)
     who = "customer" if noun in _NO_WRITER else noun
     sent = f"a chat message that {'an' if who[0] in 'aeiou' else 'a'} {who} sends to support"
     given["example"] = _made_up(records, given["example"] or "")
@@ -218,7 +220,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     given["shots"] = max(
         [_SHOTS, *(sum(map(bool, map(str.strip, each.split(";")))) for each in meanings.values())]
     )
-    sizes = _sizes(labels, records)
     if given["epsilon"] is None and not yes:
         say(_how_private(sizes, noun), err=True)
     _answer(given, "epsilon", "Epsilon", 2.0, _above_zero, yes=yes)
@@ -295,26 +296,34 @@ def _warn_of_writer(project: Project) -> None:
 
 
 def _warn_of_units(
-    given: Mapping[str, Any], columns: Mapping[str, bool], records: Records, labels: int
+    given: Mapping[str, Any], columns: Mapping[str, bool], records: Records, sizes: Mapping[str, int]
 ) -> None:
-    """Warn of a column that hardly says whose a record is.
+    """Warn of a column that hardly says whose a record is, and of labels that nobody counts under.
 
-    On a terminal alone, not in a log, which may travel: one record may decide it.
+    The first two say public things alone: names of columns, and numbers of units. The number of records is
+    private, as are their labels: what they decide is for a terminal, not for a log, which may travel, and
+    not in the project file.
     """
-    if not sys.stderr.isatty():
-        return
-    unit, others = given["unit"], {one: repeats for one, repeats in columns.items() if one != given["text"]}
-    guessed, units = _guess("unit", others, confirmed=False), len({one.unit for one in records})
+    unit, units = given["unit"], sum(sizes.values())
+    others = {one: False for one in columns if one not in {given["text"], given["label_column"]}}
+    guessed = _guess("unit", others, confirmed=False)
     if unit == NONE and guessed is not None:
         warn(f"if {guessed} says whose record it is, name it with --unit: now each record is protected alone")
-    elif unit != NONE and units == len(records):
-        warn(
-            f"no two records have the same {unit}, so each record is protected alone: right if nobody has "
-            "several; else name the column of the person with --unit"
-        )
-    elif unit != NONE and units < _FEW_UNITS * labels:
+    elif unit != NONE and units < _FEW_UNITS * len(sizes):
         warn(
             f"{unit} has few different values: if it does not say whose a record is, name another with --unit"
+        )
+    if unit == NONE or not sys.stderr.isatty():
+        return
+    if 10 * units >= 9 * len(records):
+        warn(
+            f"hardly any two records have the same {unit}, so each record is protected alone: right if "
+            "nobody has several; else name the column of the person with --unit"
+        )
+    if not sizes.keys() >= {one.label for one in records}:
+        warn(
+            f"a label has records, but no {unit_noun(unit)} counts for it, so it is no label of the project: "
+            "leave its records out of the file, for good; plan says where they are"
         )
 
 
@@ -326,16 +335,21 @@ def _answer(
         given[option] = (
             default
             if yes
-            else click.prompt(wrapped(question, err=True), default, type=kind, show_choices=False, err=True)
+            else click.prompt(
+                wrapped(question, err=True),
+                "" if default is None else default,
+                show_default=default is not None,
+                value_proc=partial(_needed, kind),
+                err=True,
+            )
         )
 
 
-def _sizes(labels: Iterable[str], records: Records) -> dict[str, int]:
-    """How many units each label has, which is public, as in `plan`: one of several labels counts for one."""
-    from dpfewshot.records.units import units_by_label
-
-    units = units_by_label(records)
-    return {label: len(units.get(label, ())) for label in labels}
+def _needed(kind: Any, answer: Any) -> Any:
+    """Refuse Enter alone where there is no default."""
+    if answer == "":
+        raise click.UsageError("an answer is needed here")
+    return click.types.convert_type(kind)(answer)
 
 
 def _how_private(sizes: Mapping[str, int], noun: str) -> str:
@@ -343,18 +357,13 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
     from dpfewshot.planning.plan import believed
 
     people, numbers = plural(noun), sizes.values()
-    each = " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers)))))
-    if len(sizes) <= _FEW_LABELS:
-        each = ", ".join(f"{on_one_line(label)} {size}" for label, size in sizes.items())
     labels = counted(len(sizes), "label")
     usual = (
         f"  epsilon {epsilon}: at most {percent_text(believed(0.5, epsilon))} sure; texts reflect labels of "
         f"{needed} {people} or more: {sum(size >= needed for size in numbers) or 'none'} of {labels}"
         for epsilon, needed in ENOUGH.items()
     )
-    once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
     lines = (
-        f"{people.capitalize()} of a label{once}: {each}",
         f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one was used becomes",
         *usual,
         (
@@ -374,8 +383,15 @@ def _enough(units: int, epsilon: float) -> bool:
 def _asked_length() -> int:
     """The tokens of a text that is as long as most: a word takes about 4/3."""
     question = "The most words of a text, about as many as most such texts have (15 is only a default)"
-    words: int = click.prompt(question, _TOKENS * 3 // 4, type=click.IntRange(1, _MOST_WORDS), err=True)
+    words: int = click.prompt(question, _TOKENS * 3 // 4, value_proc=_words, err=True)
     return -(-words * 4 // 3)
+
+
+def _words(answer: object) -> int:
+    """Refuse what is no number of words, which is asked for again."""
+    if re.fullmatch("[0-9]{1,4}", str(answer)) and 1 <= int(str(answer)) <= _MOST_WORDS:
+        return int(str(answer))
+    raise click.UsageError(f"a whole number from 1 to {_MOST_WORDS}, such as 20, not {answer!r}")
 
 
 def _asked_writer() -> dict[str, str]:
@@ -452,11 +468,13 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
-    """A column by its name. If somebody confirms it, the only one whose values repeat as labels do is one.
+    """A column by its name alone: values are private. If somebody confirms it, they count, too.
 
+    Then the only column whose values repeat as labels do is the label's.
     Never `NONE`: each record would be a unit, a weaker guarantee, so somebody has to say so.
     """
-    fitting = [name for name, repeats in columns.items() if option == "unit" or repeats == (option != "text")]
+    by_name = option == "unit" or not confirmed
+    fitting = [name for name, repeats in columns.items() if by_name or repeats == (option != "text")]
     if option == "label_column" and confirmed and len(fitting) == 1:
         return fitting[0]
     plain = {name: re.sub(r"[\W_]+", "_", name.strip().lower()) for name in fitting}
@@ -543,30 +561,52 @@ def _public(labels: Sequence[str]) -> str:
     return f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
 
 
-def _labels(file: str, given: Mapping[str, Any], records: Records, *, confirmed: bool) -> list[str]:
-    """The records' labels, sorted. Refuses those that may tell of records.
+def _counted(sizes: Mapping[str, int], noun: str) -> str:
+    """The labels with their numbers of units, and which are so rare that they may be faults."""
+    once = "" if noun == unit_noun(None) else f", each {noun} counted for one label alone"
+    told = (
+        f"{on_one_line(label)} {size}{' (misspelt?)' * (size < _COMMON)}" for label, size in sizes.items()
+    )
+    return f"labels, which are public and in every prompt, with their {plural(noun)}{once}: {', '.join(told)}"
 
-    Without somebody to confirm them, each must stand in `_COMMON` records: a rare one may be a text that
-    slipped into the wrong column.
+
+def _labels(
+    file: str,
+    given: Mapping[str, Any],
+    columns: Mapping[str, bool],
+    sizes: Mapping[str, int],
+    *,
+    confirmed: bool,
+) -> list[str]:
+    """The labels that units count for, sorted. Refuses those that may tell of records.
+
+    Without somebody to confirm them, each must have `_COMMON` units: a rare one may be a text that slipped
+    into the wrong column, and the label of a unit's records alone is private.
     """
     from dpfewshot.records.reading import FEW, repeat
 
-    found = Counter(record.label for record in records)
-    labels = sorted(found)
+    labels, people = list(sizes), plural(unit_noun(None if given["unit"] == NONE else given["unit"]))
+    few_texts = columns.get(given["text"], False)
     if given["label_column"] in {given["text"], given["unit"]}:
         raise InvalidRecords(f"{file}: the label and the text or the unit have one column: name another")
-    if any(on_one_line(label) != label for label in labels):
-        raise InvalidRecords(f"{file}: a label has characters that are not printable: rename it")
-    if not repeat(labels, len(records)):
+    if not repeat(labels, sum(sizes.values())):
         raise InvalidRecords(
             f"{file}: the column of the label has "
             + (f"more than {FEW} values" if len(labels) > FEW else "values that hardly repeat")
             + ". They may tell of records: name a column of few labels with --label-column"
+            + "; text and label may be swapped" * few_texts
         )
-    if not confirmed and min(found.values(), default=0) < _COMMON:
+    if few_texts:
         raise InvalidRecords(
-            f"{file}: a label stands in fewer than {_COMMON} records and may be a text in the wrong column: "
-            "run init on a terminal, without --yes, to see and confirm the labels"
+            f"{file}: the column of the text repeats few values: is it the label's? "
+            "Name that of the texts with --text"
+        )
+    if any(on_one_line(label) != label for label in labels):
+        raise InvalidRecords(f"{file}: a label has characters that are not printable: rename it")
+    if not confirmed and min(sizes.values()) < _COMMON:
+        raise InvalidRecords(
+            f"{file}: a label has fewer than {_COMMON} {people} and may be a text in the wrong column, or "
+            "misspelt: run init on a terminal, without --yes, to see and confirm the labels"
         )
     if len(labels) == 1:
         warn("there is one label alone: nothing can be classified")

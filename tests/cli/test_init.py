@@ -19,6 +19,7 @@ import dpfewshot as dpf
 from dpfewshot.cli import audit, init
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.planning.plan import noisy_strata
+from dpfewshot.records.units import units_by_label
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.values import Records
 from tests.support.commands import Run, Terminal
@@ -278,40 +279,40 @@ def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> Non
     assert "SECRET" not in err
 
 
-def test_a_unit_that_does_not_repeat_is_warned_of(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("units", "warned"), [(1500, True), (1350, True), (1349, False)])
+def test_a_unit_that_hardly_repeats_is_warned_of(
+    command: Run, monkeypatch: pytest.MonkeyPatch, units: int, warned: bool
+) -> None:
     with Path("odd.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["body", "topic", "number"])
-        writer.writerows((one.text, one.label, f"c-{number}") for number, one in enumerate(support_tickets()))
+        writer.writerows((one.text, one.label, f"c-{n % units}") for n, one in enumerate(support_tickets()))
     given = ("init", "odd.csv", "--yes", "--force", *DESCRIBED, "--unit", "number")
-    assert command(*given)[2] == ""  # one record may decide it
+    assert command(*given)[2] == ""  # the number of records is private
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     status, _, err = command(*given)
-    assert (status, err.count("\n")) == (0, 1)
-    assert err.startswith("warning: no two records have the same number, so each record is protected alone")
+    assert (status, err.count("\n")) == (0, warned)
+    assert err.startswith("warning: hardly any two records have the same number" * warned)
 
 
 @pytest.mark.parametrize(
     ("unit", "people", "says"),
     [
+        ("customer_id", 5, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 49, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 50, ""),
         ("none", 50, "warning: if customer_id says whose record it is, name it with --unit: now"),
     ],
 )
 def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
-    command: Run, monkeypatch: pytest.MonkeyPatch, unit: str, people: int, says: str
+    command: Run, unit: str, people: int, says: str
 ) -> None:
-    """Ten for each of five labels are few."""
+    """Ten for each of five labels are few. Numbers of units are public, so a log may have it."""
     rows = [[one.text, one.label, f"c{n % people}"] for n, one in enumerate(support_tickets())]
     with Path("few.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["body", "topic", "customer_id"], *rows])
-    given = ("init", "few.csv", "--yes", "--force", *DESCRIBED, "--unit", unit)
-    assert command(*given)[2] == ""  # one record may decide it
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
-    status, _, err = command(*given)
-    assert (status, err.count("\n")) == (0, bool(says))
-    assert err.startswith(says)
+    err = command("init", "few.csv", "--yes", *DESCRIBED, "--unit", unit)[2]
+    assert (err.count("warning: "), err.startswith(says)) == (bool(says), True)
 
 
 @pytest.mark.usefixtures("small_packaged")
@@ -324,7 +325,7 @@ def test_records_are_kept_to_test_on_where_enough_are_left_to_write_from(
     assert (status, dpf.load().project.holdout) == (0, kept)
     [size] = {one.population for one in dpf.load().synthesizer().plan.strata}
     each = ", ".join(f"{label} {size}" for label in LABELS)
-    assert f"Customers of a label, each customer counted for one label alone: {each}\n" in err
+    assert f", with their customers, each customer counted for one label alone: {each}\n" in err
     assert (
         "\n  epsilon 2: at most 88.1 % sure; texts reflect labels of 57 customers or more: 5 of 5 labels\n"
         in err
@@ -342,18 +343,102 @@ def test_small_labels_write_from_all_records(command: Run, customers: int, kept:
     assert dpf.load().project.holdout == kept
 
 
-@pytest.mark.parametrize(
-    ("sizes", "told"),
-    [((3, 3), "label 0 3, label 1 3"), ((5,) * 13, "5"), ((9, 4, *(11,) * 11), "4 to 11")],
-)
-def test_units_of_each_label_are_told_and_of_many_the_smallest_and_the_largest(
-    sizes: tuple[int, ...], told: str
+def test_a_rare_label_is_shown_with_its_number_before_names_are_confirmed(
+    command: Run, answers: Callable[[str], None]
 ) -> None:
-    records = [dpf.Record("a text", f"label {at}") for at, size in enumerate(sizes) for _ in range(size)]
-    found = init._sizes([f"label {at}" for at in range(len(sizes))], records)  # noqa: SLF001
-    assert tuple(found.values()) == sizes
-    assert init._sizes(["label 99"], records) == {"label 99": 0}  # noqa: SLF001
-    assert init._how_private(found, "record").startswith(f"Records of a label: {told}\n")  # noqa: SLF001
+    rows = "".join(f"text {n},{('Refund', 'Delivery')[n % 2]}\n" for n in range(60))
+    Path("rare.csv").write_text(f"body,topic\n{rows}late,Delivry\nlate again,Delivry\n")
+    answers("n\n")
+    status, _, err = command("init", "rare.csv", "--text=body", "--label-column=topic", "--unit=none")
+    told = "their records: Delivery 30, Delivry 2 (misspelt?), Refund 30\nMay everybody know these names?"
+    assert (status, told in err, Path(FILE_NAME).exists()) == (2, True, False)
+
+
+# ---- what it writes is the same for all files with as many units of each label -----------------------------
+
+
+def rows_of_customers(more: str = "") -> None:
+    """601 customers of three labels; c600 is of Card by the rule of units_by_label, whatever `more` adds."""
+    rows = [f"words of the text {n},{('Card', 'Cash', 'Loan')[n % 3]},c{n}\n" for n in range(600)]
+    Path("bank.csv").write_text(f"body,topic,customer_id\n{''.join(rows)}my card,Card,c600\n{more}")
+
+
+HIDDEN = "".join(f"my illness {n},HIV,c600\n" for n in range(6))
+OTHERS = (
+    HIDDEN,
+    "".join(f"an offence {n},Fraud {n},c600\n" for n in range(200)),  # more labels than a column of them has
+    "".join("my card,Card,c600\n" for n in range(700)),  # a longer file, in which that text repeats
+)
+
+
+def hash_label(label: str) -> str:
+    """Which of a label and Card c600 counts for."""
+    [found] = units_by_label([dpf.Record("a", label, "c600"), dpf.Record("b", "Card", "c600")])
+    return found
+
+
+@pytest.mark.parametrize("more", OTHERS, ids=["HIV", "many", "long"])
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_one_customers_records_say_is_not_in_the_file(
+    command: Run, answers: Callable[[str], None], more: str, asks: bool
+) -> None:
+    if "Fraud" in more:
+        more = "".join(line for line in more.splitlines(True) if hash_label(line.split(",")[1]) == "Card")
+    files, outs, sizes = set(), set(), []
+    for added in ("", more):
+        rows_of_customers(added)
+        answers("y\n\n\n\n\n1.5\npackaged\n\n")
+        named = ("--text", "body", "--label-column", "topic", "--unit", "customer_id")
+        words = ("--force", *DESCRIBED, *(named if asks else ["--yes"]))
+        status, out, err = command("init", "bank.csv", *words)
+        assert status == 0, err
+        assert "HIV" not in out + err
+        files.add(Path(FILE_NAME).read_bytes())
+        outs.add(out)
+        found = units_by_label(dpf.read_records("bank.csv", text="body", label="topic", unit="customer_id"))
+        sizes.append({label: len(units) for label, units in found.items()})
+    assert sizes[0] == sizes[1] == {"Card": 201, "Cash": 200, "Loan": 200}
+    assert (len(files), len(outs)) == (1, 1)
+    assert b"# holdout" in files.pop()
+
+
+def test_a_label_that_nobody_counts_under_is_left_out_with_its_records(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_of_customers(HIDDEN)
+    given = ("init", "bank.csv", "--yes", "--force", *DESCRIBED, "--model", "packaged")
+    assert command(*given)[2] == ""
+    edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4")
+    status, _, err = command("plan")
+    assert (status, "HIV" in err) == (2, False)
+    assert "bank.csv: line 603 has a label that task 'bank' does not have" in err
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    err = " ".join(command(*given)[2].split())
+    assert "warning: a label has records, but no customer counts for it, so it is no label of the" in err
+    assert "HIV" not in err
+    rows_of_customers()
+    edit(model='backend = "tests.support.scripts:Desk"', max_tokens="max_tokens = 4")
+    assert command("plan")[0] == 0
+
+
+def test_a_rare_label_of_units_is_refused_however_many_records_it_has(command: Run) -> None:
+    rows_of_customers("".join(f"my illness {n},HIV,c{601 + n % 4}\n" for n in range(40)))
+    status, out, err = command("init", "bank.csv", "--yes")
+    assert (status, out, "HIV" in err) == (2, "", False)
+    assert "a label has fewer than 5 customers and may be a text in the wrong column, or misspelt: run" in err
+
+
+def test_a_column_of_the_text_that_is_a_labels_is_refused(command: Run) -> None:
+    rows = [f"words of {n},{'ab'[n % 2]},{'xyz'[n % 3]},c{n}\n" for n in range(120)]
+    Path("mixed.csv").write_text("message,reason,channel,customer_id\n" + "".join(rows))
+    status, _, err = command("init", "mixed.csv", "--yes", "--text", "channel")
+    assert status == 2
+    assert "the column of the text repeats few values: is it the label's? Name that of the texts" in err
+    err = command("init", "mixed.csv", "--yes", "--text", "reason", "--label-column", "message")[2]
+    assert "has more than 50 values" in err
+    assert err.endswith("; text and label may be swapped\n")
+    assert command("init", "mixed.csv", "--yes")[0] == 0
+    assert dpf.load().project.data.label_column == "reason"
 
 
 @pytest.mark.parametrize(("epsilon", "units"), init.ENOUGH.items())
@@ -427,9 +512,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
-    answers(
-        f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n0\n30\n\n\n\n\n\n0\nmuch\nnan\ninf\n1.5\ngemma\nmodel.gguf\n\n"
-    )
+    lengths, epsilons = "0\nabout 30\n1001\n30", "0\nmuch\nnan\ninf\n1.5"
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n{lengths}\n\n\n\n\n\n{epsilons}\ngemma\nmodel.gguf\n\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon limits what all texts tell of one whose. ") == 1
@@ -442,7 +526,8 @@ def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: C
     project = dpf.load().project
     assert (project.budget.epsilon, project.model.model, project.data.unit) == (1.5, "model.gguf", "whose")
     assert "2 texts of at most about 30 words for each label" in out
-    assert "0 is not in the range 1<=x<=1000" in err
+    for length in ("0", "about 30", "1001"):
+        assert f"a whole number from 1 to 1000, such as 20, not '{length}'" in err
 
 
 @pytest.mark.parametrize(
@@ -506,6 +591,7 @@ def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callab
     answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column that says whose record it is")) == (0, 3)
+    assert err.count("Error: an answer is needed here\n") == 2
     assert dpf.load().project.data.unit == "whose"
 
 
