@@ -21,6 +21,7 @@ import click
 
 from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
+from dpfewshot.cli.models import PACKAGED
 from dpfewshot.cli.printing import json_option, say, warn, wrapped
 from dpfewshot.cli.project import HOLDOUT, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
@@ -28,8 +29,8 @@ from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, Ledge
 from dpfewshot.runtime.files import write_errors, write_whole
 from dpfewshot.values import Records, counted, on_one_line, percent_text, plural, unit_noun
 
-NONE, PACKAGED = "none", "packaged"
-"""The answers for no column of a unit, and for the model in the package."""
+NONE: Final = "none"
+"""The answer for no column of a unit."""
 
 _WRITER_KEYS: Final = ("text_writer", "text_writer_url", "text_writer_key_env")
 

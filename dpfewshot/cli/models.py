@@ -30,6 +30,9 @@ LLAMA_CPP, OPENAI, HUGGING_FACE = "llama-cpp", "openai", "hugging-face"
 BACKENDS: Final = (LLAMA_CPP, OPENAI, HUGGING_FACE)
 IN_PROCESS: Final = (LLAMA_CPP, HUGGING_FACE)
 
+PACKAGED: Final = "packaged"
+"""The name of the packaged model, the default of llama-cpp."""
+
 CONTEXT_TOKENS: Final = 256
 """The default of `context_tokens` with llama.cpp, which is faster with a short context."""
 
@@ -64,8 +67,8 @@ class Model:
     )
     model: str | None = setting(
         None,
-        "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default the "
-        "packaged SmolLM2-135M; others: a name or folder.",
+        "llama-cpp: a GGUF file, its name on the hub or in `dpfewshot model`, or ollama:NAME, by default "
+        "packaged, SmolLM2-135M; others: a name or folder.",
     )
     base_url: tuple[str, ...] = setting((), of=[OPENAI])
     api_key_env: str | None = setting(None, of=[OPENAI])
@@ -80,6 +83,10 @@ class Model:
     context_tokens: int | None = setting(None, of=IN_PROCESS)
     decode_batch: int | None = setting(None, of=IN_PROCESS)
     kept_prompts: int | None = setting(None, of=IN_PROCESS)
+
+    def __post_init__(self) -> None:
+        if self.backend == LLAMA_CPP and self.model == PACKAGED:
+            object.__setattr__(self, "model", None)
 
     @property
     def name(self) -> str:

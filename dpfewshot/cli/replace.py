@@ -77,12 +77,15 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
     output, chosen = str(project.output), _chosen(numbers)
     if Path(output).exists() and not Path(output).is_file():
         raise click.UsageError(f"{output} is no file that can be rewritten")
+    there = _texts_of(output)
+    if chosen and max(chosen) > max(there, default=0):
+        raise click.UsageError(f"{output} has {counted(len(there), 'text')}, and no line {max(chosen)}")
     if not project.counts_words:
         raise click.UsageError(
             "replace needs a mechanism that counts words once for all texts, as the default does: this one "
             "draws for each text"
         )
-    project.account.check_counts(output, there=bool(_texts_of(output)))
+    project.account.check_counts(output, there=bool(there))
     if project.account.opened() is None:
         raise LedgerError(f"the account has no texts to replace yet. {_OTHERS}")
     asks = not as_json and at_terminal()

@@ -316,6 +316,14 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
 
 
 @pytest.mark.usefixtures("small_packaged")
+def test_the_packaged_model_may_be_named_in_the_file_and_by_an_option(command: Run) -> None:
+    assert command("init", "tickets.csv", "--yes", *DESCRIBED)[0] == 0
+    edit(model='model = "packaged"')
+    assert dpf.load().project.model.model is None
+    assert command("plan", "--model", "packaged", "--set", "probe_seconds=0.01")[0] == 0
+
+
+@pytest.mark.usefixtures("small_packaged")
 @pytest.mark.parametrize(("epsilon", "kept"), [("1.5", 0.2), ("1", 0.2), ("0.9", 0.2), ("0.8", 0)])
 def test_records_are_kept_to_test_on_where_enough_are_left_to_write_from(
     command: Run, answers: Callable[[str], None], epsilon: str, kept: float

@@ -22,6 +22,12 @@ from tests.support.commands import Run
 
 SECRET = "swordfish"
 
+
+def test_the_packaged_model_has_a_name() -> None:
+    assert Model(model="packaged") == Model()
+    assert Model(backend="hugging-face", model="packaged").model == "packaged"  # a folder
+
+
 BACKENDS = """
 import numpy as np
 from dpfewshot.backends import Scripted

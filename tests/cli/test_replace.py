@@ -253,9 +253,9 @@ REFUSED = {
     "0": "'0' is no line of the output: give numbers such as 2, or 5-7",
     "3-2": "'3-2' is no line of the output",
     "two": "'two' is no line of the output",
-    "11": "demos.jsonl: line 11 has no text of this plan's newest run",
+    "2-11": "demos.jsonl has 10 texts, and no line 11",
     "1 --epsilon 1": "the account has no run of this plan, so no counts are paid for",
-    "99999": "line 99999 has no text",
+    "99999": "demos.jsonl has 10 texts, and no line 99999",
     "9999999": "'9999999' is no line of the output",
     "1 --output /dev/null": "/dev/null is no file",
     "1 --set top_k=8": "this one draws for each text",
@@ -267,6 +267,7 @@ def test_what_cannot_be_replaced_is_refused_and_stays_as_do_texts_of_other_runs(
     for words, message in REFUSED.items():
         status, _, err = generated("replace", *words.split())
         assert (status, message in err) == (2, True), err
+        assert ("loading the model" in err) is ("this plan" in message or "run" in message)
     assert (lines(), spent()) == (first, cost)
     err = generated("replace", "1", "--shots", "1")[2]
     assert ("they are taken out" in err, lines()) == (True, first[1:])
