@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpfewshot.cli.project_file import FILE_NAME
-from tests.support.commands import Run
+from tests.support.commands import Run, Terminal
 from tests.support.pages import DOCS, blocks
 from tests.support.small_models import small, small_packaged
 
@@ -54,6 +57,29 @@ def test_the_page_runs(command: Run, lines: list[str]) -> None:
     assert Path("budget.db").stat().st_mode & 0o777 == 0o600
     status, _, err = command("generate")
     assert (status, "does not fit the budget" in err) == (3, True)
+
+
+class Typed(Terminal):
+    """Shows what is typed, as a terminal does."""
+
+    def readline(self, *size: Any) -> str:
+        line = super().readline(*size)
+        sys.stderr.write(line)
+        return line
+
+
+@pytest.mark.usefixtures("lines")
+def test_the_questions_are_those_that_the_page_shows(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers are what follows a question's colon."""
+    monkeypatch.setattr("dpfewshot.cli.init.recommended", lambda: "qwen-1.5b")  # whatever memory is here
+    (shown,) = blocks(PAGE, "console")
+    asked = re.sub(r"\n  (?!epsilon|[A-Z]\w+: )", " ", shown).splitlines()
+    question = r"Column |May every|What is a|The most|  [A-Z]|Epsilon .2|Model|Optional"
+    answers = [re.split(r":(?: |$)", line)[-1] for line in asked if re.match(question, line)]
+    monkeypatch.setattr("sys.stdin", Typed("".join(f"{one}\n" for one in answers)))
+    status, _, err = command("init", "tickets.csv")
+    assert (status, len(answers)) == (0, 14)
+    assert [line.rstrip() for line in err.splitlines()] == asked
 
 
 @pytest.mark.model
