@@ -330,7 +330,9 @@ def _demonstration(line: object, where: str) -> Demonstration:
         json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
         return from_line(line)
     except (TypeError, ValueError, RecursionError):
-        raise InvalidRecords(f"{where} is not a demonstration") from None
+        lacking = [name for name in COLUMNS if name not in line] if isinstance(line, Mapping) else []
+        why = f": it has no {', '.join(lacking)}. Remove the line, or restore it" if lacking else ""
+        raise InvalidRecords(f"{where} is not a demonstration{why}") from None
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
         if label not in known:
             raise InvalidRecords(
                 f"record {row + 1} has a label that task {task.name!r} does not have; "
-                f"it has {', '.join(task.labels)}; add the label to the task, or leave out of the file "
-                "the records of labels that no plan uses"
+                f"it has {', '.join(task.labels)}. If one of them is misspelt, correct it in the task; else "
+                "leave out of the file, for good, the records of labels that no plan uses"
             )
 
 

@@ -122,8 +122,15 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path: Path, line: str) -> 
 
 @pytest.mark.parametrize("line", ["text", None, {}, ONE.as_line() | {"text": "\ud800"}, {1: set()}])
 def test_what_a_service_answers_that_is_no_demonstration_is_named(line: object) -> None:
-    with pytest.raises(dpf.InvalidRecords, match=r"^line 2 is not a demonstration$"):
+    with pytest.raises(dpf.InvalidRecords, match=r"^line 2 is not a demonstration"):
         Demonstrations.from_lines([ONE.as_line(), line])
+
+
+def test_a_line_without_a_member_says_which_and_what_to_do() -> None:
+    line = ONE.as_line()
+    del line["tokens"]
+    with pytest.raises(dpf.InvalidRecords, match=r"it has no tokens\. Remove the line, or restore it$"):
+        Demonstrations.from_lines([line])
 
 
 def test_lines_of_one_run_cost_what_the_run_reserved() -> None:
