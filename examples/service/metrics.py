@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,9 +14,14 @@ if TYPE_CHECKING:
 
     from examples.service.pool import Pool
 
+LOGGER = logging.getLogger("examples.service")
 
-def serve_metrics(port: int, pool: Pool) -> None:
-    """Serves what OpenTelemetry counts to Prometheus, on a port that callers cannot reach."""
+
+def serve_metrics(host: str, port: int, pool: Pool) -> None:
+    """Serves what OpenTelemetry counts to Prometheus, on an address that callers cannot reach.
+
+    If it is taken, a line says so, and the service runs without metrics: callers do not need them.
+    """
     from opentelemetry import metrics
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from opentelemetry.sdk.metrics import MeterProvider
@@ -38,4 +44,7 @@ def serve_metrics(port: int, pool: Pool) -> None:
     meter.create_observable_gauge("service.published", [published], "1", "Demonstrations published.")
     meter.create_observable_gauge("service.problem", [problem], "1", "1 while nothing more is published.")
     meter.create_observable_gauge("service.epsilon.spent", [spent], "1", "Epsilon of the account.")
-    start_http_server(port)
+    try:
+        start_http_server(port, host)
+    except OSError as error:
+        LOGGER.error("no metrics: %s:%d cannot be opened: %s", host, port, error)  # noqa: TRY400 - one line

@@ -20,8 +20,11 @@ from dpfewshot.errors import RunTakenOver
 
 LOGGER = logging.getLogger("examples.service")
 
-BUDGET, LATE, LEDGER, MODEL = "budget", "late", "ledger", "model"
-"""Why the pool does not publish: the first two do not pass by themselves."""
+BUDGET, LATE, NEW_PLAN = "budget", "late", "new plan"
+"""Why the pool does not publish, and will not until somebody decides: docs/how-to/service.md."""
+
+LEDGER, MODEL, TAKEN_OVER = "ledger", "model", "taken over"
+"""Why the pool does not publish at present. The last is no fault: another replica generates."""
 
 
 class Pool:
@@ -32,6 +35,7 @@ class Pool:
     Args:
         open_synthesizer: called for each attempt; its account must be a ledger's.
         pace: seconds per demonstration, several times those of the slowest generation.
+        may_begin: whether it may begin a plan on an account that has paid for another one.
 
     Attributes:
         labels: those of the plan.
@@ -39,8 +43,11 @@ class Pool:
         problem: why no more are published at present; None if nothing is wrong.
     """
 
-    def __init__(self, open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float) -> None:
+    def __init__(
+        self, open_synthesizer: Callable[[], dpf.Synthesizer], *, pace: float, may_begin: bool = False
+    ) -> None:
         self.pace = pace
+        self._may_begin = may_begin
         self.ready: list[dpf.Demonstration] = []
         self.problem: str | None = None
         self._open = open_synthesizer
@@ -67,6 +74,7 @@ class Pool:
             except RunTakenOver:
                 # a public time, and not the same one for every replica
                 paces = self._planned + 1 + secrets.randbelow(self._planned)
+                self.problem = TAKEN_OVER
                 LOGGER.info("another replica generates: reading its results after %d paces", paces)
             except (dpf.LedgerError, dpf.BackendError) as error:
                 self._failed(error)
@@ -76,6 +84,7 @@ class Pool:
                     LOGGER.error("no more is generated: %s", error)  # noqa: TRY400 - a refusal needs no stack
                     self.problem = BUDGET
                     return
+                self.problem = TAKEN_OVER
                 paces = self._planned + 1  # another replica was faster by a moment: its run is read then
             else:
                 return
@@ -90,6 +99,10 @@ class Pool:
             self.ready = list(await synthesizer.agenerate_all(resume=True))  # draws nothing
             self.problem = None
             return
+        if await asyncio.to_thread(self._is_another_plan):
+            LOGGER.error("the account paid for another plan: NEW_PLAN=1 begins this one, and adds its cost")
+            self.problem = NEW_PLAN
+            return
         loop = asyncio.get_running_loop()
         run = asyncio.create_task(synthesizer.agenerate_all(resume=True, on_demonstration=made.append))
         tick = loop.time()
@@ -102,7 +115,7 @@ class Pool:
                 elif run.done():
                     await run  # raises what ended it
                 else:
-                    LOGGER.error("a generation took longer than the pace: nothing more is published")
+                    LOGGER.error("a generation took longer than the pace: restart once, with a larger PACE")
                     self.problem = LATE
                     return
         finally:
@@ -110,6 +123,12 @@ class Pool:
             await asyncio.wait([run])  # it ends at its next token
             if not run.cancelled():
                 run.exception()  # it was raised above, or comes too late to matter
+
+    def _is_another_plan(self) -> bool:
+        """Whether to begin would charge an account that has paid for something. The records changed, say."""
+        account = self._synthesizer.account
+        spent = account is not None and account.entries > 0
+        return spent and not self._may_begin and self._synthesizer.newest_run() is None
 
     async def _reopen(self, paces: int) -> None:
         while True:
