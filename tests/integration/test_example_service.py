@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -30,6 +31,8 @@ PATIENCE = 60
 BAD_REQUESTS = {
     "a body that is not asked for": b"GET /demonstrations HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n{",
     "an unknown label": b"GET /demonstrations?label=praise HTTP/1.1\r\nHost: a\r\n\r\n",
+    "an unknown parameter": b"GET /demonstrations?lable=refund HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a long query": b"GET /demonstrations?label=" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
     "a label that is not UTF-8": b"GET /demonstrations?label=%ff%fe HTTP/1.1\r\nHost: a\r\n\r\n",
     "control characters": b"GET /demonstrations?label=%00%0a%0dX:x%1b[31m HTTP/1.1\r\nHost: a\r\n\r\n",
     "no HTTP": b"\x00\xff\r\n\r\n",
@@ -117,6 +120,9 @@ def test_a_kill_neither_charges_twice_nor_loses_a_finished_text(url: str, log: P
         restarted.wait(lambda: len(restarted.lines()) == 2)
         after = restarted.lines()
     assert before[0] in after
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    reserved = next(one for one in logged if one["message"].startswith("a plan was reserved"))
+    assert reserved.keys() >= {"time", "level", "scope", "draws", "epsilon", "delta", "relation"}
     assert account.entries == 2  # one reservation a label
     assert account.spent.epsilon <= 2.0
     assert account.spent.epsilon >= spent.epsilon
@@ -158,6 +164,7 @@ def test_callers_get_a_clear_refusal_whatever_they_send(url: str, log: Path) -> 
     assert not is_well(running.port)  # it has ended
     assert running.process.returncode in {0, -signal.SIGTERM}
     printed = log.read_text()
+    assert len(printed) < 10_000  # whatever callers send
     assert "Traceback" not in printed
     assert "ticket number" not in printed
     assert "\x1b" not in printed

@@ -20,7 +20,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
 from examples.service.app import create_app  # noqa: E402 - these need fastapi
-from examples.service.pool import BUDGET, LATE, Pool  # noqa: E402
+from examples.service.pool import BUDGET, LATE, NEW_PLAN, TAKEN_OVER, Pool  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +129,7 @@ def test_a_finished_plan_is_there_at_once_and_draws_nothing(url: str) -> None:
     assert made.complete
     spent = dpf.open_account(url, "tickets").spent
     read = Pool(lambda: synthesizer(second, url, long=False), pace=1000)
+    assert read.problem is None
     second.prompts = 0
     filled(read)
     assert [one.text for one in read.ready] == [one.text for one in made.ready]
@@ -141,6 +142,42 @@ def test_a_plan_that_does_not_fit_is_refused_for_good(url: str) -> None:
     pool = Pool(lambda: synthesizer(SlowForLongRecords(), url, long=False), pace=PACE)
     filled(pool)
     assert (pool.problem, pool.ready) == (BUDGET, [])
+
+
+def test_a_plan_for_changed_records_waits_for_a_decision(url: str) -> None:
+    account = dpf.open_account(url, "tickets", create=dpf.PrivacyBudget(9, 1e-4))
+    filled(Pool(lambda: synthesizer(SlowForLongRecords(), url, long=False), pace=PACE))
+    spent = account.spent
+
+    def changed(*, may_begin: bool) -> Pool:
+        backend = SlowForLongRecords()
+        return Pool(lambda: synthesizer(backend, url, long=False, shots=2), pace=PACE, may_begin=may_begin)
+
+    pool = changed(may_begin=False)
+    filled(pool)
+    assert (pool.problem, pool.ready, account.spent) == (NEW_PLAN, [], spent)
+    pool = changed(may_begin=True)
+    filled(pool)
+    assert pool.complete
+    assert account.spent.epsilon > spent.epsilon
+
+
+def test_who_has_the_texts_gets_no_second_copy(url: str) -> None:
+    async def run() -> None:
+        app = create_app(lambda: synthesizer(SlowForLongRecords(), url, long=False, shots=1), pace=0.5)
+        async with opened(app) as client:
+            await answered(client, 200, "")
+            first = await client.get("/demonstrations")
+            assert first.headers["Cache-Control"] == "public, max-age=300"
+            again = await client.get(
+                "/demonstrations", headers={"If-None-Match": f'"old", W/{first.headers["ETag"]}'}
+            )
+            assert (again.status_code, again.content) == (304, b"")
+            assert again.headers["ETag"] == first.headers["ETag"]
+            other = await client.get("/demonstrations", headers={"If-None-Match": '"old"'})
+            assert other.json() == first.json()
+
+    asyncio.run(run())
 
 
 def test_a_ledger_that_is_gone_is_503_and_nothing_is_drawn(
@@ -174,6 +211,7 @@ def test_a_replica_that_cannot_look_says_so_until_it_can(url: str, caplog: pytes
         if len(opened) == 1:
             made.agenerate_all = taken_over  # type: ignore[method-assign]
         if len(opened) == 2:
+            assert pool.problem == TAKEN_OVER
             raise dpf.LedgerError("the server refuses the password")
         return made
 

@@ -41,7 +41,7 @@ def test_it_writes_to_memory_alone() -> None:
 def test_the_pod_has_no_privilege_and_its_probes_are_there() -> None:
     from examples.service.app import app
 
-    deployment, service = KUBERNETES
+    deployment, service, policy = KUBERNETES
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -62,3 +62,15 @@ def test_the_pod_has_no_privilege_and_its_probes_are_there() -> None:
     assert container["env"][0]["name"] == LEDGER_VARIABLE
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
     assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]  # not the metrics
+    open_to_all, to_the_operator = policy["spec"]["ingress"]
+    assert (open_to_all, to_the_operator["ports"]) == ({"ports": [{"port": "http"}]}, [{"port": "metrics"}])
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+
+
+def test_a_pod_has_time_to_become_ready() -> None:
+    deployment, *_ = KUBERNETES
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    start = container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"]
+    (pace,) = re.findall(r"PACE=(\d+)", LAST_STAGE)
+    labels = 20
+    assert deployment["spec"]["progressDeadlineSeconds"] > start + labels * int(pace)
