@@ -1,17 +1,20 @@
 """A nightly batch: generates demonstrations of every label into a daily file, from one durable budget.
 
-Create the account of all nights once. The nights only use it: without its ledger they fail.
+Create the account of all nights once; at 0.2 a night this one lasts for 252. The nights only use it: without
+its ledger they fail.
 
     mkdir -m 700 demonstrations
     cd demonstrations
-    dpfewshot ledger create --ledger sqlite:///budget.db --account tickets --epsilon 8 --delta 1e-5
+    export DPFEWSHOT_LEDGER=sqlite:///budget.db
+    dpfewshot ledger create --account tickets --epsilon 4 --delta 1e-5 --rule renyi
     cd ..
 
 Then every night:
 
     python examples/nightly.py --records tickets.jsonl.gz --task tickets.toml --folder demonstrations
 
-Start it again after a crash on the same day, and it resumes. It exits with 3 when the budget is spent.
+Start it again after a crash on the same day, and it resumes. Never start it twice at once: `flock --nonblock`
+before the command sees to that. It exits with 3 when the budget is spent.
 """
 
 from __future__ import annotations
@@ -50,10 +53,9 @@ def main(arguments: Sequence[str], open_backend: Callable[[], LogprobBackend] = 
             dpf.tasks.by_name(options.task),
             dpf.read_records(options.records),
             open_backend(),
-            budget=dpf.PrivacyBudget(epsilon=2, delta=1e-6),  # of one night
+            budget=dpf.PrivacyBudget(epsilon=0.2, delta=1e-6),  # of one night
             max_tokens=16,
             account=account,
-            settings=dpf.Settings(prompts_per_draw=40, tokens_per_draw=4),
         )
         try:
             demonstrations = synthesizer.generate_all(resume=options.day)

@@ -31,6 +31,7 @@ DEMONSTRATION = demonstration(label="delivery", spent=dpf.PrivacySpend(2.0, 1e-6
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "demonstrations").mkdir()
     monkeypatch.chdir(tmp_path / "demonstrations")
+    monkeypatch.setenv("DPFEWSHOT_LEDGER", "sqlite:///budget.db")
     words = shlex.split(
         next(line for line in (nightly.__doc__ or "").splitlines() if "ledger create" in line)
     )
@@ -43,32 +44,46 @@ def spent(folder: Path) -> float:
 
 
 def test_nights_add_up_until_the_budget_is_spent(arguments: list[str], tmp_path: Path) -> None:
-    for night in range(1, 5):
+    folder = tmp_path / "demonstrations"
+    account = dpf.open_account(f"sqlite:///{folder / 'budget.db'}", "tickets")
+    for night in range(1, 3):
         assert nightly.main([*arguments, "--day", f"night {night}"], Hooked) == 0
-        assert 1.9 * night < spent(tmp_path / "demonstrations") <= 2 * night
+        assert 0.1 * night < account.spent.epsilon <= 0.2 * night
+    assert f"lasts for {2 + (account.plans_left or 0)}." in (nightly.__doc__ or "")
+    account.change_budget(dpf.PrivacyBudget(account.spent.epsilon, 1e-5))
     assert nightly.main([*arguments, "--day", "night 1"], Hooked) == 0  # there is nothing left to do
-    assert nightly.main([*arguments, "--day", "night 5"], Hooked) == nightly.BUDGET_EXCEEDED
-    written = sorted(path.name for path in (tmp_path / "demonstrations").glob("*.jsonl"))
-    assert written == [f"night {night}.jsonl" for night in range(1, 5)]
+    assert nightly.main([*arguments, "--day", "night 3"], Hooked) == nightly.BUDGET_EXCEEDED
+    written = sorted(path.name for path in folder.glob("*.jsonl"))
+    assert written == [f"night {night}.jsonl" for night in range(1, 3)]
     assert [
         one.label for one in dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / written[0])
     ] == list(TASK.labels or ())
 
 
-@pytest.mark.parametrize("tokens", [2, 7])
-def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, tokens: int) -> None:
+class Killed(Hooked):
+    """Is killed after so many prompts, in the first text or the second."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        super().__init__()
+
+    def answer(self, prompt: list[int]) -> list[float]:
+        if self.prompts >= self.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().answer(prompt)
+
+
+@pytest.mark.parametrize("prompts", [10, 120])
+def test_a_night_that_was_killed_resumes(arguments: list[str], tmp_path: Path, prompts: int) -> None:
     command = [*arguments, "--day", "night"]
     child = os.fork()
     if child == 0:
-        nightly.main(
-            command,
-            lambda: Hooked(lambda number: number > tokens and os.kill(os.getpid(), signal.SIGKILL)),
-        )
+        nightly.main(command, lambda: Killed(prompts))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     before = spent(tmp_path / "demonstrations")
     assert nightly.main(command, Hooked) == 0
-    assert before <= spent(tmp_path / "demonstrations") <= 2.0
+    assert before <= spent(tmp_path / "demonstrations") <= 0.2
     assert len(dpf.Demonstrations.from_jsonl(tmp_path / "demonstrations" / "night.jsonl")) == 2
 
 
