@@ -86,35 +86,66 @@ def test_a_night_is_paid_for_once_and_filed_and_survives_an_upgrade(shell, tmp_p
     # a model of letters in place of a language model
     shell(check.replace("--model model.gguf", "--backend bigrams:Bigrams"))
     shell(alert)
-    assert float(metrics(tmp_path)["dpfewshot_plans_left"]) > 7
+    assert float(metrics(tmp_path)['dpfewshot_plans_left{account="tickets-2026"}']) > 7
 
 
 def metrics(folder: Path) -> dict[str, str]:
     """What the alert's command wrote: each metric's value."""
     lines = (folder / "dpfewshot.prom").read_text(encoding="utf-8").splitlines()
-    return dict(line.split() for line in lines)
+    return dict(line.rsplit(" ", 1) for line in lines)
 
 
-def alert_on(plans_left: int | None) -> str:
-    """The alert's command, which reads this in place of an account."""
-    account = {"spent": {"epsilon": 3.9}, "budget": {"epsilon": 4.0}, "plans_left": plans_left}
-    return f"echo '{json.dumps(account)}' |" + blocks(DOCS / "platform.md", "bash")[-1].partition("|")[2]
+def alert_on(**plans_left: int | None) -> str:
+    """The alert's command, which reads these accounts."""
+    amounts = {"spent": {"epsilon": 3.9}, "budget": {"epsilon": 4.0}}
+    accounts = [{"dataset": name, **amounts, "plans_left": left} for name, left in plans_left.items()]
+    (command,) = (block for block in blocks(DOCS / "platform.md", "bash") if "dpfewshot.prom" in block)
+    assert command.startswith("dpfewshot ledger show --json >")
+    shown = "\n".join(json.dumps(account) for account in accounts)
+    return f"echo '{shown}' >" + command.partition(">")[2]
 
 
-def test_the_command_exits_with_1_where_few_plans_are_left(shell, tmp_path: Path) -> None:
-    shell(alert_on(None))
-    assert metrics(tmp_path) == {"dpfewshot_epsilon_spent": "3.9", "dpfewshot_epsilon_budget": "4.0"}
-    shell(alert_on(7))
-    with pytest.raises(AssertionError):
-        shell(alert_on(6))
-    assert metrics(tmp_path)["dpfewshot_plans_left"] == "6"
+def test_the_metrics_are_those_of_each_account(shell, tmp_path: Path) -> None:
+    shell(alert_on(tickets=None, nights=6))
+    assert metrics(tmp_path) == {
+        'dpfewshot_epsilon_spent{account="tickets"}': "3.9",
+        'dpfewshot_epsilon_budget{account="tickets"}': "4.0",
+        'dpfewshot_epsilon_spent{account="nights"}': "3.9",
+        'dpfewshot_epsilon_budget{account="nights"}': "4.0",
+        'dpfewshot_plans_left{account="nights"}': "6",
+    }
+    assert (tmp_path / "dpfewshot.prom").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_ledger_that_cannot_be_read_leaves_the_metrics(shell, tmp_path: Path) -> None:
+    (tmp_path / "dpfewshot.prom").write_text("old 1\n", encoding="utf-8")
+    (command,) = (block for block in blocks(DOCS / "platform.md", "bash") if "dpfewshot.prom" in block)
+    shell(f"({command}) || test $? = 2")
+    assert metrics(tmp_path) == {"old": "1"}
+
+
+def test_the_tips_are_those_of_all_accounts(shell, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'budget.db'}"
+    with dpf.BudgetLedger.open(url) as ledger:
+        tips = [ledger.create(name, dpf.PrivacyBudget(4, 1e-5)).chain_tip for name in ("one", "two words")]
+    (note, _) = blocks(DOCS / "platform.md", "sh")
+    note = note.replace("sqlite:////srv/demonstrations/budget.db", url)
+    shell(f"mkdir elsewhere && cd elsewhere && {note}")
+    lines = (tmp_path / "elsewhere/tips.json").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["head"] for line in lines] == tips
+
+
+def test_a_second_start_of_the_night_ends_at_once(shell) -> None:
+    night = blocks(HOW_TO / "nightly.md", "bash")[-1]
+    shell(f"flock nightly.lock bash -c '{night}' || test $? = 1")
 
 
 def test_the_alerts_name_metrics_that_exist(shell, tmp_path: Path) -> None:
-    shell(alert_on(7))
+    shell(alert_on(nights=7))
     service = (ROOT / "examples/service/metrics.py").read_text(encoding="utf-8")
     exported = {name.replace(".", "_") for name in re.findall(r'"(service\.[\w.]+)"', service)}
-    exported |= {*metrics(tmp_path), "node_textfile_mtime_seconds"}  # which the node exporter adds
+    exported |= {name.partition("{")[0] for name in metrics(tmp_path)}
+    exported |= {"node_textfile_mtime_seconds"}  # which the node exporter adds
     (rules,) = yaml.safe_load(blocks(DOCS / "platform.md", "yaml")[0])["groups"]
     named = {name for rule in rules["rules"] for name in re.findall(r"\w+_\w+", rule["expr"])}
     assert named <= exported
