@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from dpfewshot.errors import InvalidPlan, needs_extra
+from dpfewshot.errors import InvalidPlan, RunTakenOver, needs_extra
 from dpfewshot.runtime.redaction import is_failure
 from dpfewshot.values import Demonstration, PrivacySpend
 
@@ -48,7 +48,7 @@ class Observer:
         """It failed: `label`, and `error`, the exception's type."""
 
     def stopped(self, facts: Facts) -> None:
-        """It was cancelled or interrupted: `label`."""
+        """It was cancelled or interrupted, or another process took the run over: `label`."""
 
 
 class Observers:
@@ -79,7 +79,7 @@ class Observers:
             return demonstration
         # Outside of the handler: an observer that prints the exception at hand finds none.
         try:
-            if is_failure(error):
+            if is_failure(error) and not isinstance(error, RunTakenOver):  # which another process continues
                 self._tell("failed", {"label": label, "error": type(error).__name__})
             else:
                 self._tell("stopped", {"label": label})

@@ -224,6 +224,7 @@ def test_an_observer_is_told_public_facts_alone() -> None:
     [
         (QUOTING, "failed", {"error": "BackendError"}),
         (KeyboardInterrupt(SECRET), "stopped", {}),
+        (dpf.RunTakenOver("another process goes on"), "stopped", {}),
     ],
 )
 def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
