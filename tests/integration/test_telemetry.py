@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics import Counter
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import dpfewshot as dpf
-from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, OpenTelemetryObserver
+from dpfewshot.generation.telemetry import LOGGER, Facts, Observer, Observers, OpenTelemetryObserver
 from tests.integration.test_service import SECRET, synthesizer
 from tests.support.outputs import extras_of, telemetry
 from tests.support.resuming import Dying
@@ -224,7 +224,6 @@ def test_an_observer_is_told_public_facts_alone() -> None:
     [
         (QUOTING, "failed", {"error": "BackendError"}),
         (KeyboardInterrupt(SECRET), "stopped", {}),
-        (dpf.RunTakenOver("another process goes on"), "stopped", {}),
     ],
 )
 def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]) -> None:
@@ -234,6 +233,17 @@ def test_an_observer_sees_no_error(error: Any, event: str, facts: dict[str, str]
     assert seen.told[-1] == (event, {**RUN, "label": "refund", **facts})
     assert not any(seen.at_hand)
     assert SECRET not in str(seen.told)
+
+
+def test_a_run_that_another_process_takes_over_is_stopped_and_did_not_fail() -> None:
+    seen = Recording()
+
+    def taken_over() -> dpf.Demonstration:
+        raise dpf.RunTakenOver("another process goes on")
+
+    with pytest.raises(dpf.RunTakenOver):
+        Observers({}, [seen]).generation("refund", taken_over)
+    assert seen.told == [("started", {"label": "refund"}), ("stopped", {"label": "refund"})]
 
 
 def test_an_observer_that_fails_loses_its_own_record_alone() -> None:
