@@ -19,7 +19,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, warn
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import DPFewShotError, LedgerError
-from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line
+from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line, percent_text
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
@@ -212,9 +212,17 @@ def change_budget(*, project: Project, as_json: bool) -> None:
     Example:
       dpfewshot ledger change-budget --ledger sqlite:///budget.db --account tickets --epsilon 4 --delta 1e-5
     """
+    from dpfewshot.planning.plan import believed
+
     with _account(project) as account:
+        before = account.budget.epsilon
         account.change_budget(_budget(project))
         budget, spent = account.budget, account.spent
+        if budget.epsilon > before:
+            warn(
+                f"the promise is weaker than at epsilon {amount_text(before)}: 50 % sure becomes at most "
+                f"{percent_text(believed(0.5, budget.epsilon))} sure, by all texts of the account together"
+            )
         if spent.epsilon > budget.epsilon or spent.delta > budget.delta:
             warn(
                 f"the account of {account.dataset!r} is overdrawn: {_exactly(asdict(spent))} is spent of "

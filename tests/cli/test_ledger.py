@@ -190,10 +190,11 @@ def test_export_is_one_object_with_whole_units(command: Run) -> None:
 
 @pytest.mark.usefixtures("account")
 def test_a_changed_budget_is_recorded(command: Run) -> None:
-    status, out, _ = command("change-budget", "--epsilon", "4", "--delta", "2e-5", "--json")
-    assert status == 0
+    status, out, err = command("change-budget", "--epsilon", "4", "--delta", "2e-5", "--json")
+    assert (status, "becomes at most 98.21 % sure" in err) == (0, True)
     assert json.loads(out)["budget"] == {"epsilon": 4.0, "delta": 2e-5}
     assert command("history")[1].splitlines()[-1].split()[2:] == ["change-budget", "epsilon=4", "delta=2e-05"]
+    assert "sure" not in command("change-budget", "--epsilon", "3", "--delta", "2e-5")[2]
 
 
 def test_a_sequential_account_takes_any_task(command: Run, path: Path) -> None:
