@@ -16,7 +16,6 @@ from dpfewshot import PrivacyBudget, Record, Settings, Synthesizer, Task, icl
 from dpfewshot.backends import LlamaCpp, LogprobBackend, OpenAICompatible, conformance, packaged_model_path
 from dpfewshot.backends.servers import client, server
 from dpfewshot.errors import BackendError
-from dpfewshot.generation import token_loop
 from dpfewshot.prompts.chat import chat_turns
 from tests.support import colours, inside
 from tests.support.server_faults import PROMPT, SECRET, changed, faults, swap
@@ -146,7 +145,9 @@ def test_a_slow_neighbour_and_a_full_queue_in_front_of_a_real_server_change_no_r
 
 
 def test_a_demonstration_is_made_through_a_server(backend, monkeypatch):
-    monkeypatch.setattr(token_loop, "COMPLETION", 1)  # a server takes a second for each token
+    monkeypatch.setattr(
+        "dpfewshot.writing.public_loop.COMPLETION", 1
+    )  # a server takes a second for each token
     task = Task("t", "A ticket.", label_field="Category", text_field="Ticket", labels=("Refund",))
     records = [Record("Where is my money ?", "Refund"), Record("The shoes do not fit .", "Refund")]
     settings = Settings(prompts_per_draw=2, tokens_per_draw=2)

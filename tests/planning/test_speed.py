@@ -8,7 +8,6 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.backends.protocol import ReplayedBlock
-from dpfewshot.generation import token_loop
 from dpfewshot.mechanisms import Gaussian
 from tests.support.factory import synthesizer
 from tests.support.scripts import TASK, WORDS, Sentence
@@ -78,7 +77,7 @@ def test_the_estimate_is_the_time_of_a_run_whose_draws_have_the_planned_size(
 ) -> None:
     model = backend()
     monkeypatch.setattr(time, "perf_counter", lambda: model.now)
-    monkeypatch.setattr(token_loop, "COMPLETION", 0)  # which no estimate counts
+    monkeypatch.setattr("dpfewshot.writing.public_loop.COMPLETION", 0)  # which no estimate counts
     made = synthesizer(
         model,
         records,

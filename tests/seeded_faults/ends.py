@@ -254,8 +254,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/records/reading.py",
-        'raise InvalidRecords(f"{where}: is not JSON; put one object on each line") from None',
-        'raise InvalidRecords(f"{where}: {line!r} is not JSON; put one object on each line") from None',
+        'row = InvalidRecords("is not JSON; put one object on each line")',
+        'row = InvalidRecords(f"{line!r} is not JSON; put one object on each line")',
         "no message quotes a record",
         "tests/records/test_reading.py tests/cli/test_application.py",
     ),
