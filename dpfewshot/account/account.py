@@ -488,13 +488,14 @@ class Account:
     def changed_records(self, populations: Mapping[str | None, int]) -> str | None:
         """A warning if the newest plan over one of these scopes was for another number of units.
 
+        It sees no other change, and none since a plan of a version that kept no numbers.
         A unit of changed records may count under another label than before. An account whose strata compose
         in parallel then counts the greater cost, and not both.
         """
         for scope, now in populations.items():
             if scope is None or not self.parallel:
                 continue
-            before = self._store.newest_plan(scope).get(POPULATION, now)
+            before = self._store.newest_plan(scope).get(LEASE, {}).get(POPULATION, now)
             if before != now:
                 return (
                     f"the account paid for a plan of {before} units of {stratum_of(scope)}, and now "

@@ -12,11 +12,11 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dpfewshot.account.amounts import Cost
-from dpfewshot.account.history import LEASE, VERIFY, Details, hash_if_readable, hash_of
+from dpfewshot.account.history import LEASE, POPULATION, VERIFY, Details, hash_if_readable, hash_of
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
@@ -90,12 +90,14 @@ class DrawCounts:
         lease: a random public value that names the one holder that may draw. Every resume replaces it.
         progress: what the run has released, as `Reservation` writes it. Public.
         key: of the run; None for a release that nobody continues.
+        population: how many units there were as they were granted; for the history alone.
     """
 
     left: int
     lease: str
     progress: str = ""
     key: RunKey | None = None
+    population: int | None = field(default=None, compare=False)
 
     def check(self) -> None:
         """Refuse what an account could not read back."""
@@ -188,7 +190,8 @@ def _writer(progress: str) -> object:
 
 def granted(draws: DrawCounts) -> dict[str, object]:
     """The details of an event that grants draws, or ends them."""
-    return {LEASE: {"id": draws.lease, "draws": draws.left}}
+    population = {} if draws.population is None else {POPULATION: draws.population}
+    return {LEASE: {"id": draws.lease, "draws": draws.left, **population}}
 
 
 def draws_in(details: Mapping[str, Any]) -> DrawCounts:

@@ -43,7 +43,7 @@ RESERVATION: Final = "reservation"
 """The member of a "reserve" event's details that identifies the entry outside of the ledger."""
 
 POPULATION: Final = "population"
-"""The member of a "reserve" event's details that says how many units there were. Public."""
+"""The member of a "reserve" event's lease that says how many units there were. Public."""
 
 RELEASED: Final = "line_sha256"
 """The member of a "release" event's details: `certificates.line_hash` of what was released."""
@@ -169,5 +169,5 @@ def as_json(details: Mapping[str, object]) -> str:
 
 
 def plan_facts(details: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan's public facts in a "reserve" event's details: without what the account keeps beside them."""
-    return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION, POPULATION)}
+    """The plan's public facts in a "reserve" event's details: without what the account added."""
+    return {name: value for name, value in details.items() if name not in (LEASE, RESERVATION)}

@@ -19,12 +19,13 @@ class Permit:
     Args:
         tokens: R ≥ 1, the tokens that the draw was charged for.
         noise_multiplier: the σ that it was charged for.
+        passed_on: whether it is for a release alone, and not passed on once more.
     """
 
-    def __init__(self, tokens: int, noise_multiplier: float) -> None:
+    def __init__(self, tokens: int, noise_multiplier: float, *, passed_on: bool = False) -> None:
         self._noise_multiplier = noise_multiplier
         self._tokens = self._left = tokens
-        self._used = 0
+        self._used = -tokens if passed_on else 0
         self._lock = threading.Lock()
         self._home = Home()
 
@@ -55,7 +56,7 @@ class Permit:
             if self._used < 1:
                 raise BudgetExceeded("every used-up token of this draw was passed on already")
             self._used -= 1
-        return Permit(1, self._noise_multiplier)
+        return Permit(1, self._noise_multiplier, passed_on=True)
 
     def _check_process(self) -> None:
         if not self._home.is_here:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpfewshot.account.account import Account, Reserved
 from dpfewshot.account.draws import NO_PROGRESS, USED_UP, DrawCounts, Terms, new_lease
-from dpfewshot.account.history import OPEN, POPULATION, VERIFY
+from dpfewshot.account.history import OPEN, VERIFY
 from dpfewshot.account.memory import Entry
 from dpfewshot.account.permit import Permit
 from dpfewshot.certificates import line_hash
@@ -78,12 +78,11 @@ class Reservation:
     @classmethod
     def make(cls, account: Account | None, terms: Terms) -> Reservation:
         """Reserve a whole plan, as `Account.reserve` does."""
-        draws = DrawCounts(terms.draws, new_lease(), key=terms.key)
+        draws = DrawCounts(terms.draws, new_lease(), key=terms.key, population=terms.population)
         if account is None or terms.cost is None:
             return cls(None, terms, Reserved(0, None), draws)
         try:
-            details = {**terms.details, **({POPULATION: terms.population} if terms.population else {})}
-            return cls(account, terms, account.reserve(terms.scope, terms.cost, details, draws), draws)
+            return cls(account, terms, account.reserve(terms.scope, terms.cost, terms.details, draws), draws)
         except BaseException:  # an interrupt or a lost answer may come after the commit
             with suppress(LedgerError):
                 account.withdraw(draws.lease)

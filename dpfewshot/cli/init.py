@@ -301,20 +301,22 @@ def _warn_of_units(
 ) -> None:
     """Warn of a column that hardly says whose a record is, and of labels that nobody counts under.
 
-    The first two say public things alone: names of columns, and numbers of units. The number of records is
-    private, as are their labels: what they decide is for a terminal, not for a log, which may travel, and
-    not in the project file.
+    The first one says public things alone: a name that was given, and numbers of units. The number of records
+    is private, as are their labels and the names in a JSONL file: what they decide is for a terminal, not for
+    a log, which may travel, and not in the project file.
     """
     unit, units = given["unit"], sum(sizes.values())
     others = {one: False for one in columns if one not in {given["text"], given["label_column"]}}
     guessed = _guess("unit", others, confirmed=False)
-    if unit == NONE and guessed is not None:
-        warn(f"if {guessed} says whose record it is, name it with --unit: now each record is protected alone")
-    elif unit != NONE and units < _FEW_UNITS * len(sizes):
+    if unit != NONE and units < _FEW_UNITS * len(sizes):
         warn(
             f"{unit} has few different values: if it does not say whose a record is, name another with --unit"
         )
-    if unit == NONE or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
+        return
+    if unit == NONE and guessed is not None:
+        warn(f"if {guessed} says whose record it is, name it with --unit: now each record is protected alone")
+    if unit == NONE:
         return
     if 10 * units >= 9 * len(records):
         warn(
@@ -469,13 +471,15 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
 
 
 def _guess(option: str, columns: Mapping[str, bool], *, confirmed: bool) -> str | None:
-    """A column by its name alone: values are private. If somebody confirms it, they count, too.
+    """A column by its name alone: values are private, and so is their order. If confirmed, they count.
 
     Then the only column whose values repeat as labels do is the label's.
     Never `NONE`: each record would be a unit, a weaker guarantee, so somebody has to say so.
     """
     by_name = option == "unit" or not confirmed
     fitting = [name for name, repeats in columns.items() if by_name or repeats == (option != "text")]
+    if not confirmed:  # the first record of a JSONL file would decide
+        fitting.sort()
     if option == "label_column" and confirmed and len(fitting) == 1:
         return fitting[0]
     plain = {name: re.sub(r"[\W_]+", "_", name.strip().lower()) for name in fitting}

@@ -30,7 +30,6 @@ from dpfewshot.prompts.chat import chat_turns
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration, PrivacySpend, Record
@@ -106,22 +105,9 @@ class SetUp:
         return TokenLoop(self.backend, self.task.layout, self.certified)
 
     @cached_property
-    def _label_check(self) -> LabelCheck:
-        """Tells whether a text fits its label."""
+    def label_check(self) -> LabelCheck:
+        """Tells whether the model itself would give a text its label."""
         return LabelCheck(self.task, self.backend)
-
-    def fits(self, label: str, text: str) -> bool:
-        """Whether the model itself would give a public text this label, or cannot say.
-
-        Raises:
-            BackendError: the model is away, and may come back. Any other failure says nothing.
-        """
-        try:
-            return self._label_check.fits(label, text)
-        except BaseException as error:
-            if not is_failure(error) or may_pass(error):
-                raise
-            return True
 
     def prompts(self, label: str, number: int) -> LabelPrompts:
         """The prompts of a label's text by its number: of its one subject where no prompt has a record."""

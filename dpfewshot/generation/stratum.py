@@ -157,7 +157,7 @@ class StratumRun(StratumRow):
                     released=tokens,
                     earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
                     subject=subject,
-                    fits=partial(self.set_up.fits, label),
+                    fits=partial(self.set_up.label_check.fits, label),
                     stop=stop,
                 )
                 with closing(loop.tokens(request)) as drawn:

@@ -13,7 +13,6 @@ import csv
 import gzip
 import json
 import os
-import re
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -179,14 +178,11 @@ def _rows_in_memory(source: Any, columns: Columns) -> Rows:
 
 
 def _columns_of_frame(present: Sequence[object], columns: Columns) -> list[str]:
-    """As `columns_to_read`. The refusal lists the names if each is a word: else they may be a record."""
+    """As `columns_to_read`. No refusal lists the names: of a file without a header they are a record."""
     try:
         return columns_to_read(columns, present)
     except InvalidRecords as error:
-        words = [each for each in present if isinstance(each, str) and re.fullmatch(r"[^\W\d][\w.-]*", each)]
-        listed = f"; the frame has {', '.join(words)}" if len(words) == len(present) else ""
-        how = 'as in dpf.as_records(frame, text="body", label="topic")'
-        raise InvalidRecords(f"{error}, {how}{listed}") from None
+        raise InvalidRecords(f'{error}, as in dpf.as_records(frame, text="body", label="topic")') from None
 
 
 # Libraries' errors quote what they fail on, and their frames hold whole columns.

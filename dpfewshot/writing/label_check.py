@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.icl.classifier import CONTENT_FREE
 from dpfewshot.icl.prompt import FewShotPrompt
+from dpfewshot.runtime.forking import cached_property
+from dpfewshot.runtime.redaction import is_failure, may_pass
 from dpfewshot.tasks import Task
 
 _TIE: Final = 1e-4
@@ -26,19 +28,35 @@ class LabelCheck:
 
     Args:
         task: a task with given labels.
-
-    Raises:
-        InvalidTask, InvalidPlan: the model's tokens do not tell labels apart, or its context is too short.
     """
 
     def __init__(self, task: Task, backend: LogprobBackend) -> None:
-        self._prompt = FewShotPrompt(task, backend, ())
-        tree = self._prompt.label_tree()
-        self._paths = {label: tree.path(number) for number, label in enumerate(task.labels or ())}
+        self._task, self._backend = task, backend
         self._biases = dict[str, list[NDArray[np.float64]]]()
 
+    @cached_property
+    def _prompt(self) -> FewShotPrompt:
+        return FewShotPrompt(self._task, self._backend, ())
+
+    @cached_property
+    def _paths(self) -> dict[str, list[tuple[int, list[int]]]]:
+        tree = self._prompt.label_tree()
+        return {label: tree.path(number) for number, label in enumerate(self._task.labels or ())}
+
     def fits(self, label: str, text: str) -> bool:
-        """Whether the model writes this label, or knows none. Errors are the backend's."""
+        """Whether the model writes this label behind a public text, or cannot say.
+
+        Raises:
+            BackendError: the model is away, and may come back. Any other failure says nothing.
+        """
+        try:
+            return self._fits(label, text)
+        except BaseException as error:
+            if not is_failure(error) or may_pass(error):
+                raise
+            return True
+
+    def _fits(self, label: str, text: str) -> bool:
         if not self._paths[label]:
             return True
         if label not in self._biases:

@@ -31,3 +31,6 @@ def log_as_json() -> None:
     for name in ("uvicorn", "uvicorn.access"):  # uvicorn has set them up before it imports the application
         logging.getLogger(name).handlers.clear()
     logging.getLogger("uvicorn").propagate = True
+    malformed = logging.getLogger("uvicorn.error")  # it warns of each request that is none
+    malformed.addFilter(lambda record: record.levelno != logging.WARNING)
+    logging.captureWarnings(capture=True)

@@ -392,7 +392,7 @@ def test_what_was_used_is_passed_on_once() -> None:
     with pytest.raises(BudgetExceeded, match="another noise"):
         passed.use(0.4)
     passed.use(0.5)
-    for again in (partial(passed.use, 0.5), permit.pass_on):
+    for again in (partial(passed.use, 0.5), passed.pass_on, permit.pass_on):
         with pytest.raises(BudgetExceeded):
             again()
 

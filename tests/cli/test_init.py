@@ -301,7 +301,7 @@ def test_a_unit_that_hardly_repeats_is_warned_of(
         ("customer_id", 5, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 49, "warning: customer_id has few different values: if it does not say whose"),
         ("customer_id", 50, ""),
-        ("none", 50, "warning: if customer_id says whose record it is, name it with --unit: now"),
+        ("none", 50, ""),
     ],
 )
 def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
@@ -313,6 +313,32 @@ def test_a_column_that_is_hardly_whom_a_record_is_about_is_warned_of(
         csv.writer(file).writerows([["body", "topic", "customer_id"], *rows])
     err = command("init", "few.csv", "--yes", *DESCRIBED, "--unit", unit)[2]
     assert (err.count("warning: "), err.startswith(says)) == (bool(says), True)
+
+
+def test_a_column_that_says_whose_a_record_is_is_named_on_a_terminal_alone(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a JSONL file one record may have it."""
+    rows = [{"body": one.text, "topic": one.label} for one in support_tickets()]
+    rows[7]["customer_id"] = "c7"
+    Path("whose.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = ("init", "whose.jsonl", "--yes", "--force", *DESCRIBED, "--unit", "none")
+    assert command(*given)[2] == ""
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
+    assert "warning: if customer_id says whose record it is" in command(*given)[2]
+
+
+def test_the_order_of_a_records_members_chooses_no_column(command: Run) -> None:
+    written = []
+    for first in ("client_id", "customer_id"):
+        rows = [
+            {"body": one.text, "topic": one.label, **dict.fromkeys((first, "client_id", "customer_id"), n)}
+            for n, one in enumerate(support_tickets())
+        ]
+        Path("order.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert command("init", "order.jsonl", "--yes", "--force", *DESCRIBED)[0] == 0
+        written.append(Path(FILE_NAME).read_text())
+    assert written[0] == written[1]
 
 
 @pytest.mark.usefixtures("small_packaged")

@@ -23,12 +23,12 @@ import dpfewshot as dpf
 from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import BackendError, BudgetExceeded, InvalidPlan, MissingExtra
 from dpfewshot.generation.generation import unaccounted
-from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms import InvisibleInk, WordHistogram
 from dpfewshot.runtime.stopping import Stopped, StopSignal
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.writing.brief import ASKED, Brief
 from dpfewshot.writing.histogram import Histogram
+from dpfewshot.writing.label_check import LabelCheck
 from dpfewshot.writing.public_loop import COMPLETION
 from dpfewshot.writing.request import PublicRequest
 from tests.support.servers import llama_server, scripted
@@ -184,7 +184,7 @@ def synthesizer(model, writer, **settings):
 
 
 def test_texts_are_the_writers_and_it_is_told_the_noisy_histogram_alone(model, monkeypatch):
-    monkeypatch.setattr(SetUp, "fits", lambda *_: True)
+    monkeypatch.setattr(LabelCheck, "fits", lambda *_: True)
     writer = Writer()
     run = synthesizer(model, writer, shots_per_label=3)
     assert run.counted_words() == {}
@@ -332,7 +332,9 @@ def test_a_writer_that_fails_loses_nothing_and_another_goes_on(model, ledger_url
 
 
 def test_the_first_without_a_flaw_that_fits_its_label_is_taken(model, monkeypatch):
-    monkeypatch.setattr(SetUp, "fits", lambda _, label, text: (label, text) != ("Refund", "A third one."))
+    monkeypatch.setattr(
+        LabelCheck, "fits", lambda _, label, text: (label, text) != ("Refund", "A third one.")
+    )
     writer = Writer(["Dear [name], hello", "A third one.", "A fourth one.", "A fifth one."])
     assert synthesizer(model, writer).generate("Refund").text == "A fourth one."
 

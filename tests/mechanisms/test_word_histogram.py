@@ -43,6 +43,7 @@ from dpfewshot.runtime.stopping import Stopped, StopSignal
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.sampling import PoissonSampler
 from dpfewshot.writing.histogram import Histogram
+from dpfewshot.writing.label_check import LabelCheck
 from dpfewshot.writing.request import PublicRequest
 from dpfewshot.writing.writer import HistogramWriter
 from tests.support.counts import NOTHING, VOCABULARY, expecting, summed
@@ -546,7 +547,9 @@ def test_a_tokenizer_that_never_works_fails_whatever_the_records_are(model, monk
 
 def test_generation_checks_each_text_for_its_own_label(model, monkeypatch):
     asked = []
-    monkeypatch.setattr(SetUp, "fits", lambda _, label, text: asked.append((label, text)) or len(asked) > 2)
+    monkeypatch.setattr(
+        LabelCheck, "fits", lambda _, label, text: asked.append((label, text)) or len(asked) > 2
+    )
     made = synthesizer(model).generate("Refund")
     assert 1 <= len(asked) <= 3  # chance decides how many candidates are whole
     assert {label for label, _ in asked} == {"Refund"}

@@ -96,7 +96,7 @@ def test_a_data_frame_with_the_wrong_columns() -> None:
     assert str(caught.value) == refusal(lambda: as_records(others))
     assert str(caught.value) == (
         "there is no column 'text'; name the columns with text=, label= and unit=, as in "
-        'dpf.as_records(frame, text="body", label="topic"); the frame has message, topic, guest_id'
+        'dpf.as_records(frame, text="body", label="topic")'
     )
     twice = pd.DataFrame([["a", "x", "b"]], columns=["text", "label", "text"])
     assert "there are several columns 'text'" in refusal(lambda: as_records(twice))

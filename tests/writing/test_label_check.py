@@ -49,7 +49,7 @@ def checked(of_text, of_dark=(), of_pink=(), of_nothing=(1 / 9,) * 9, labels=COL
 )
 def test_a_text_fits_the_label_that_the_model_writes_and_any_if_it_knows_none(answers, fitting):
     set_up = checked(**answers)
-    assert [COLOURS.index(label) for label in COLOURS if set_up.fits(label, "rose")] == fitting
+    assert [COLOURS.index(label) for label in COLOURS if set_up.label_check.fits(label, "rose")] == fitting
 
 
 def test_texts_without_content_are_weighed_together_and_asked_about_once():
@@ -62,29 +62,29 @@ def test_texts_without_content_are_weighed_together_and_asked_about_once():
         return rows + np.log([[0.1, 1], [0.1, 1], [9, 1]]) if len(prompts) == 3 and 1 in support else rows
 
     set_up.backend.next_token_logprobs = biased  # together they have 9.2 to 3 for "dark": it is the bias
-    assert not any(set_up.fits("dark red", "rose") for _ in range(2))
+    assert not any(set_up.label_check.fits("dark red", "rose") for _ in range(2))
     assert asked.count(3) == asked.count(1) / 2
 
 
 def test_a_model_that_is_away_is_an_error_and_one_that_fails_or_cannot_label_says_nothing():
     set_up = checked([0, 0.4, 0.6])
-    assert not set_up.fits("dark red", "rose")
+    assert not set_up.label_check.fits("dark red", "rose")
     for answer in (Failing(set_up.backend).away, lambda *_: np.zeros((9, 9))):
         set_up.backend.next_token_logprobs = answer
         with pytest.raises(BackendError, match="away") if "away" in answer.__name__ else nullcontext():
-            assert set_up.fits("dark red", "rose")
+            assert set_up.label_check.fits("dark red", "rose")
     for name, value in (("vocabulary_size", 2), ("context_tokens", 3), ("tokenize", {}.__getitem__)):
         unable = checked([0, 0.4, 0.6])
         setattr(unable.backend, name, value)
-        assert unable.fits("dark red", "rose")
+        assert unable.label_check.fits("dark red", "rose")
 
 
 def test_one_label_needs_no_check():
     set_up = checked([1], labels=("dark red",))
     set_up.backend.next_token_logprobs = Failing(set_up.backend).away
-    assert set_up.fits("dark red", "rose")
+    assert set_up.label_check.fits("dark red", "rose")
 
 
 def test_a_check_that_rounding_would_decide_says_nothing():
     set_up = checked([0, 0.5, 0.5 - 1e-6], [0, 0, 0, 1], [*[0] * 6, 1])
-    assert all(set_up.fits(label, "rose") for label in ("dark red", "pale pink hue"))
+    assert all(set_up.label_check.fits(label, "rose") for label in ("dark red", "pale pink hue"))
