@@ -176,7 +176,7 @@ class Synthesizer:
         self._generation = Generation(set_up, paying, told, identity)
         changed = None if paying is None else paying.changed_records(set_up.account_populations())
         if changed is not None and self.newest_run() is None:
-            warnings.warn(changed, stacklevel=2)
+            warnings.warn(changed, stacklevel=3)  # behind the redaction
 
     @property
     def plan(self) -> GenerationPlan:
