@@ -192,20 +192,20 @@ class SetUp:
 
     def account_costs(self) -> list[tuple[str | None, EventCost]]:
         """The scope and the cost of each part of each stratum; none if nothing is certified."""
-        return [
-            (self.partition.generating(stratum.scope, part), cost)
-            for stratum in self.plan.strata
-            if (cost := self.account_cost(stratum)) is not None
-            for part in range(self.plan.settings.disjoint_parts)
-        ]
+        priced = [(scope, self.account_cost(stratum)) for scope, stratum in self._scopes()]
+        return [(scope, cost) for scope, cost in priced if cost is not None]
 
     def account_populations(self) -> dict[str | None, int]:
         """The public number of units by the scope of each part of each stratum."""
-        return {
-            self.partition.generating(stratum.scope, part): stratum.population
+        return {scope: stratum.population for scope, stratum in self._scopes()}
+
+    def _scopes(self) -> list[tuple[str | None, StratumPlan]]:
+        """The scope of each part of each stratum, as the account counts it."""
+        return [
+            (self.partition.generating(stratum.scope, part), stratum)
             for stratum in self.plan.strata
             for part in range(self.plan.settings.disjoint_parts)
-        }
+        ]
 
     def account_details(self, stratum: StratumPlan) -> Details:
         """Public facts of a stratum's plan for the account's history."""

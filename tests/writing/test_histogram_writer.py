@@ -192,6 +192,7 @@ def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
     for one in written:
         one.add(9, -1.0)
         one.add(10, -1.0)
+    assert [one.flaws([], Style()) for one in written] == [0, 0, 0]
     alone = [one.likeness(histogram, model.tokenize) for one in written]
     assert max(alone) == alone[1]
     written.append(writer.model.begun([6, 7]))  # it ends no sentence
@@ -340,7 +341,8 @@ def test_a_text_is_spelled_in_small_letters_where_that_can_be(said, max_tokens, 
     writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
     one = writer.model.begun(model.tokenize(said))
     spelled = writer._in_lower_case(one, max_tokens)  # noqa: SLF001 - of the candidate that was chosen
-    assert (writer.model.begun(spelled).text, spelled[-1:] == [6]) == (text, said.endswith("\n"))
+    begun = writer.model.begun(spelled)
+    assert (begun.text, begun.draft.finished) == (text, said.endswith("\n"))
 
 
 def test_a_text_in_small_letters_has_no_mark():
