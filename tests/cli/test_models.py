@@ -204,7 +204,7 @@ def test_doctor_names_the_library_of_llama_cpp_and_the_faster_one(
     letters = [*map(chr, range(32, 127)), "\n"]
     sound = Scripted(letters, lambda _: [1 / 96] * 96)
     monkeypatch.setattr("dpfewshot.cli.doctor.open_backend", lambda *_, **__: sound)
-    status, out, _ = command("doctor")
+    status, out, _ = command("doctor", "--model", "packaged")
     assert (status, f"ok   llama.cpp: {says}" in out) == (0, True)
     assert ("pip install '.[llama-cpp]'" in out) is not converts
     assert "ok   which model: the packaged model is for trying out" in out
