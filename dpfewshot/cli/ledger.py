@@ -244,7 +244,8 @@ def _account(project: Project) -> Iterator[Account]:
 def _print_summary(account: Account, *, as_json: bool) -> None:
     summary: dict[str, Any] = account.summary()
     if as_json:
-        click.echo(json.dumps({**summary, "rule": account.rule, "plans_left": account.plans_left}))
+        further = {"rule": account.rule, "plans_left": account.plans_left, "chain_tip": account.chain_tip}
+        click.echo(json.dumps({**summary, **further}))
         return
     click.echo(
         f"{on_one_line(str(account.dataset))}: budget {_exactly(summary['budget'])}, "

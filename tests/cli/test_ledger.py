@@ -52,6 +52,7 @@ def test_show_prints_one_object_and_no_more_than_readers_know(command: Run) -> N
         "strata": [{"scope": "trec: Location", **spent, "remaining": remaining, "plans_left": 3}],
         "rule": "sum",
         "plans_left": 3,
+        "chain_tip": json.loads(command("verify", "--json")[1])["head"],
     }
     assert ["trec:", "Location", "0.25", "0.75", "1e-06", "9e-06", "3"] in map(
         str.split, command("show")[1].splitlines()
