@@ -90,7 +90,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     there = lines_of(output).total()
     project.account.check_counts(str(output), there=there > 0)
     with (
-        nullcontext() if run or ledger is None else _naming_resume(project),
+        nullcontext() if run or ledger is None else _naming_resume(project, there),
         Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
         workers_of(
             project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
@@ -245,37 +245,37 @@ def _spelled(spent: PrivacySpend) -> str:
 
 
 @contextmanager
-def _naming_resume(project: Project) -> Iterator[None]:
-    """Make a refusal for lack of budget name --resume first if a run is unfinished: that is paid for."""
+def _naming_resume(project: Project, there: int) -> Iterator[None]:
+    """Make a refusal for lack of budget name first what is free: to resume a run, or to replace its texts."""
     from dpfewshot.planning.plan import believed
 
     try:
         yield
     except BudgetExceeded as refusal:
-        account = project.account.opened()
-        if account is None or not unfinished_runs(account):  # it may have stopped between two labels
-            larger = "dpfewshot ledger change-budget"
-            if account is not None and refusal.asked is not None:
-                budget, further = account.budget, refusal.asked[1]
-                epsilon, delta = budget.epsilon + project.budget.epsilon, budget.delta + further
-                larger += (
-                    f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
-                    f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
-                )
-            others = (
-                ", and replace writes other texts"
-                if project.counts_words and account is not None and account.entries
-                else ""
-            )
-            raise refusal.saying(
-                f"{refusal}. generate --resume ends an interrupted run at no cost{others}; a further run "
-                f"needs a larger budget: {larger}"
-            ) from None
-        resume = (
-            "a run is unfinished, or still runs (then wait): generate --resume, with its options, takes it "
-            "over at no cost"
+        account, larger = project.account.opened(), "dpfewshot ledger change-budget"
+        free = (
+            "generate --resume ends an interrupted run at no cost"  # it may have stopped between two labels
         )
-        raise refusal.saying(f"{resume}. Another run is refused: {refusal}") from None
+        if account is not None and refusal.asked is not None:
+            epsilon = account.budget.epsilon + project.budget.epsilon
+            delta = account.budget.delta + refusal.asked[1]
+            larger += (
+                f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
+                f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"
+            )
+        if account is not None and unfinished_runs(account):
+            free = (
+                "a run is unfinished, or still runs (then wait): generate --resume, with its options, takes "
+                "it over at no cost"
+            )
+        elif there and project.counts_words and account is not None and account.entries:
+            free = (
+                f"{project.output} has {counted(there, 'text')}: dpfewshot replace writes others in their "
+                f"place, and more or longer ones once shots or max_tokens are raised, at no cost; {free}"
+            )
+        raise refusal.saying(
+            f"{free}. A further run is refused: {refusal}. It needs a larger budget: {larger}"
+        ) from None
 
 
 def _release(

@@ -196,7 +196,7 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         (in_all, left), pays = account.check(costs), True
     except BudgetExceeded:
         in_all, left, pays = None, account.remaining, False
-    verb = "is left then" if pays else "is left, which is not enough"
+    verb = "is left then" if pays else "is left, too little for another plan"
     told = f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}"
     if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
         told = all_of_it
@@ -243,11 +243,11 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
     from dpfewshot.planning.plan import epsilon_warnings, noisy_strata
 
     if not pays:
-        others = "; replace writes other texts of a finished one" * (plan.mechanism == WORD_HISTOGRAM)
-        return (
-            "next: nothing new until the account allows it; generate --resume continues an unfinished run"
-            f"{others}"
-        )
+        free = "generate --resume continues an unfinished run"
+        if plan.mechanism == WORD_HISTOGRAM:
+            free += ", replace writes other texts of a finished one, or more once shots are raised"
+        free += ", plan --output FILE keeps texts like those above" * shown
+        return f"next: the budget pays for no other plan; at no cost, {free}"
     context = click.get_current_context()
     generate, in_file = "dpfewshot generate", context.params.get("config")
     given = {
