@@ -178,6 +178,9 @@ class Synthesizer:
         if changed is not None and self.newest_run() is None:
             warnings.warn(changed, stacklevel=3)  # behind the redaction
 
+    def __str__(self) -> str:
+        return f"Synthesizer({self.set_up.plan})"
+
     @property
     def plan(self) -> GenerationPlan:
         """Everything that is decided before anything is spent: σ, q, steps, ε, δ, tokens."""

@@ -85,14 +85,20 @@ class Record:
             for a record made by hand. Records that differ in them alone are equal.
     """
 
-    text: str = field(repr=False)
-    label: str = field(repr=False)
-    unit: str | None = field(default=None, repr=False)
-    columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
+    text: str
+    label: str
+    unit: str | None = None
+    columns: Columns | None = field(default=None, compare=False, kw_only=True)
+
+    def __repr__(self) -> str:
+        return "Record(private)"
 
 
 class Records(list[Record]):
     """Private records of one source. Each of them knows the names of its columns, so any list keeps them."""
+
+    def __repr__(self) -> str:  # nor their number: a customer's is private
+        return "Records(private)"
 
 
 class StoredRecords(Sequence[Record]):
@@ -112,7 +118,7 @@ class StoredRecords(Sequence[Record]):
     refusal: ClassVar[str] = "a record can no longer be read"
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        return f"{type(self).__name__}(private)"
 
     def __len__(self) -> int:
         return len(self.label_rows)

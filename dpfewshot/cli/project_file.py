@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,8 +77,15 @@ _SQLITE: Final = "sqlite:///"
 class ProjectFile:
     """What a project file describes. `load` returns it."""
 
-    values: Mapping[str, Any] = field(repr=False)  # by key; a ledger may have a password
-    project: Project = field(repr=False)
+    values: Mapping[str, Any]  # by key
+    project: Project
+
+    def __repr__(self) -> str:  # a ledger's or server's address may have a password
+        of = self.project
+        return (
+            f"ProjectFile(records={of.data.records!r}, epsilon={of.budget.epsilon}, "
+            f"account={of.account.account!r}, model={of.model.name!r})"
+        )
 
     @property
     def task(self) -> Task:

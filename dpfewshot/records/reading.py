@@ -130,7 +130,7 @@ def as_records(
 
     Example:
         >>> as_records([{"text": "Where is my parcel?", "label": "Delivery"}])
-        [Record()]
+        Records(private)
     """
     given = columns_for(text, label, unit)
     if isinstance(source, StoredRecords):

@@ -129,7 +129,7 @@ METHODS: dict[str, Call] = {
 """Every public member of a synthesizer."""
 
 FURTHER: dict[str, Call] = {
-    "the synthesizer itself": lambda here: here.synthesizer(),
+    "the synthesizer itself": lambda here: str(here.synthesizer()),
     "a second demonstration": lambda here: _refused(here.synthesizer()),
     "a server that is gone": lambda here: here.synthesizer(Gone()).generate("refund"),
     "a model that promises nothing": lambda here: here.synthesizer(_Humble()),

@@ -15,6 +15,7 @@ from tests.support.scripts import WORDS, Sentence, tickets
 
 def test_a_demonstration_says_what_it_is() -> None:
     made = synthesizer(prompts_per_draw=40)
+    assert str(made) == f"Synthesizer({made.plan})"
     assert made.spent == dpf.PrivacySpend(0.0, 0.0)
     demonstration = made.generate("refund")
     assert demonstration.text == "my parcel is late"

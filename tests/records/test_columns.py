@@ -86,7 +86,7 @@ def test_records_of_one_source_share_the_names_and_compare_without_them(tmp_path
         assert len({id(one.columns) for one in records}) == 1
         assert records == BY_HAND
         assert set(records) == set(BY_HAND)
-        assert repr(records[0]) == "Record()"
+        assert f"{records[0]} {records}" == "Record(private) Records(private)"
     sharing = pickle.loads(pickle.dumps(rows_by(TOPICS)))  # noqa: S301 - our own
     assert len({id(one.columns) for one in sharing}) == 1
     positional: Any = Record

@@ -140,7 +140,7 @@ def test_records_in_their_file_are_masked_when_they_are_read(stored: Any) -> Non
     assert columns_of(hidden).masked
     assert stored[0].text == "Write to a@b.example"
     hidden.check()
-    assert repr(hidden) == "MaskedRecords()"
+    assert repr(hidden) == "MaskedRecords(private)"
 
 
 def fails_on(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_they_are_the_records_that_a_list_would_hold(
     assert unit_of(indexed) == "who"
     assert as_records(indexed, unit="who") is indexed
     assert "which is not 'topic'" in refusal(lambda: as_records(indexed, label="topic"))
-    assert repr(indexed) == "IndexedRecords()"
+    assert repr(indexed) == "IndexedRecords(private)"
 
 
 @pytest.mark.slow  # imports datasets
