@@ -1,7 +1,9 @@
 """What the example service's container may do, as its files say; no image is built here."""
 
 import re
-from pathlib import Path
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -10,8 +12,10 @@ from dpfewshot.cli.project import LEDGER_VARIABLE
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install '.[dev]'")
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[examples]'")
 
-SERVICE = Path(__file__).parents[2] / "examples" / "service"
-LAST_STAGE = (SERVICE / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
+ROOT = Path(__file__).parents[2]
+SERVICE = ROOT / "examples" / "service"
+DOCKERFILE = (SERVICE / "Dockerfile").read_text(encoding="utf-8")
+LAST_STAGE = DOCKERFILE.rpartition("\nFROM ")[2]
 COMPOSE = yaml.safe_load((SERVICE / "compose.yaml").read_text(encoding="utf-8"))
 KUBERNETES = list(yaml.safe_load_all((SERVICE / "kubernetes.yaml").read_text(encoding="utf-8")))
 
@@ -22,6 +26,33 @@ def test_it_runs_without_root_and_without_a_compiler() -> None:
     assert int(users[0]) >= 10_000
     assert LAST_STAGE.index("USER") < LAST_STAGE.index("CMD")
     assert not re.search(r"apt-get|build-essential|gcc|COPY \. ", LAST_STAGE)
+
+
+def is_sent(path: str) -> bool:
+    """Whether a file is in the build's context: the last line of .dockerignore that fits it decides."""
+    sent, names = True, [path, *map(str, PurePath(path).parents)]
+    for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
+        if any(fnmatchcase(name, line.removeprefix("!")) for name in names):
+            sent = line.startswith("!")
+    return sent
+
+
+def test_what_it_is_built_from_is_sent_and_nothing_private() -> None:
+    copied = re.findall(r"^COPY (?!--from)(\S+) ", DOCKERFILE, re.MULTILINE)
+    assert copied == [".", "examples/service"]  # the first of them: what is sent
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    of_project = build["project"]["readme"], *build["project"]["license-files"]
+    backend, (extension,) = build["build-system"]["build-backend"], build["tool"]["setuptools"]["ext-modules"]
+    read = re.findall(r'ROOT / "([^"]+)"', (ROOT / f"{backend}.py").read_text(encoding="utf-8"))
+    assert len(read) == 2
+    for needed in (*of_project, f"{backend}.py", *read, *extension["sources"], *extension["depends"]):
+        assert (ROOT / needed).is_file()
+        assert is_sent(needed), needed
+    python = [str(each.relative_to(ROOT)) for each in (ROOT / "dpfewshot").rglob("*.py")]
+    assert [each for each in (*python, "examples/service/app.py") if not is_sent(each)] == []
+    private = "tickets.csv", "tickets/records.jsonl", "dpfewshot.toml", "budget.db", "demos.jsonl", "sent.txt"
+    made = ".venv/bin/python", ".git/config", "models/own.gguf", "dpfewshot/_core.so", "csrc/_core.c"
+    assert [each for each in (*private, *made) if is_sent(each)] == []
 
 
 def test_it_has_a_health_check_that_is_there() -> None:
