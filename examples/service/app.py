@@ -50,7 +50,8 @@ def refusal(pool: Pool) -> HTTPException:
 def tagged(answer: Response, request: Request) -> Response:
     """The answer with the hash of its body, or without its body if the caller has that one."""
     answer.headers["ETag"] = tag = f'"{hashlib.sha256(answer.body).hexdigest()}"'
-    if tag in request.headers.get("If-None-Match", ""):  # one of a list, or weakened by a proxy
+    known = ", ".join(request.headers.getlist("If-None-Match"))  # a list, which may have several lines
+    if known == "*" or tag in known:  # tags have no quote inside; a proxy may have weakened one: W/
         headers = {name: answer.headers[name] for name in ("ETag", "Cache-Control")}
         return Response(status_code=NOT_MODIFIED, headers=headers)
     return answer
