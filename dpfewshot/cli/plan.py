@@ -269,7 +269,7 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
             f"next: dpfewshot plan --output FILE, which is free: paid texts of {which} say little more than "
             f"those above; else {generate}"
         )
-    return f"next: dpfewshot plan --output FILE if the texts above will do, which is free; else {generate}"
+    return f"next: dpfewshot plan --output FILE if texts like these will do, which is free; else {generate}"
 
 
 # ---- in detail -------------------------------------------------------------------------------------------

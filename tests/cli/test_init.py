@@ -871,7 +871,7 @@ def test_a_plan_names_the_labels_whose_texts_read_badly(made: Run) -> None:
     _, out, err = made("plan", "--label", others[0])
     assert "warning" not in out + err
     assert out.endswith(
-        "next: dpfewshot plan --output FILE if the texts above will do, which is free; else dpfewshot plan "
+        "next: dpfewshot plan --output FILE if texts like these will do, which is free; else dpfewshot plan "
         "for all labels, or dpfewshot generate with --label for these alone\n"
     )
     assert made("plan", "--output", "free.jsonl")[1].endswith("\nnext: else dpfewshot generate\n")
