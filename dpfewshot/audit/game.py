@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,6 @@ from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacySpend, Record, delta_text, epsilon_text
-from dpfewshot.writing.writer import HistogramWriter
 
 BETA: Final = 1e-3
 """The largest probability that a sound set-up fails by chance."""
@@ -284,7 +283,7 @@ class _Table:
                 prompts=set_up.writer.for_label(self.label),
                 max_tokens=1,
             )
-            loop = HistogramLoop(model, set_up.task.layout, writer=HistogramWriter(model, set_up.task.layout))
+            loop = cast("HistogramLoop", set_up.loop)
             for _ in range(self.plays):
                 total, *_ = loop.noisy_sum(request, no_words)
                 yield float(total @ direction) / float(direction @ row(CANARY_WORD))

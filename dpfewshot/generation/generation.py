@@ -201,7 +201,7 @@ class Generation:
         for run in self.runs:
             kept = None if run.reservation is None else run.reservation.histogram
             if kept is not None and self.set_up.certified and isinstance(loop, HistogramLoop):
-                found.setdefault(run.plan.labels[0], []).extend(loop.known_words(kept))
+                found.setdefault(run.plan.labels[0], []).extend(loop.writer.known_words(kept))
         return {label: [*dict.fromkeys(words)] for label, words in found.items()}
 
     def close(self) -> None:

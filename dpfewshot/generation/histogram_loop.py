@@ -6,7 +6,7 @@ expected. Then one draw of records is charged and counted. `writing/` does the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, cast
@@ -55,10 +55,6 @@ class HistogramLoop(TokenLoop):
     def without_records(self, request: PublicRequest) -> list[int]:
         """The tokens of a text from a histogram that tells nothing."""
         return self.writer.without_records(request)
-
-    def known_words(self, kept: Mapping[str, object]) -> list[str]:
-        """The words of the records that a reservation's histogram has, the commonest first. Public."""
-        return self.writer.known_words(Histogram.from_dict(kept))
 
     def noisy_sum(self, request: TextRequest, expected: Expected) -> tuple[NDArray[np.int64], int, int]:
         """Charge, count the rows of a draw and release their sum. See `HistogramRelease.noisy_sum`."""

@@ -93,14 +93,7 @@ class SetUp:
     def loop(self) -> TokenLoop:
         """Generates token by token, or text by text from a histogram."""
         if self.mechanism.draws_once:
-            writer = HistogramWriter(
-                self.backend,
-                self.task.layout,
-                label_field=self.task.label_field,
-                preamble=self.task.preamble(),
-                text_writer=self.text_writer,
-                random_source=self.random_source,
-            )
+            writer = HistogramWriter(self.backend, self.task, self.text_writer, self.random_source)
             return HistogramLoop(self.backend, self.task.layout, self.certified, writer=writer)
         return TokenLoop(self.backend, self.task.layout, self.certified)
 

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,7 +28,7 @@ from dpfewshot.errors import BackendError
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.word_histogram import CANDIDATES, EXPECTING, FIRST, Expected, features
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.tasks.layout import TextLayout
+from dpfewshot.tasks import Task
 from dpfewshot.writing.brief import ASKED, Brief
 from dpfewshot.writing.candidate import Candidate, best
 from dpfewshot.writing.draft import tokenized
@@ -52,16 +53,12 @@ class HistogramWriter:
     """Writes texts of one task with one model.
 
     Attributes:
-        label_field: the label's name in prompts.
-        preamble: what prompts begin with, for a text writer.
         text_writer: writes the candidates in the model's place; None: the model does.
         random_source: for tests alone; None is the operating system's generator.
     """
 
     backend: LogprobBackend
-    layout: TextLayout
-    label_field: str = ""
-    preamble: str = ""
+    task: Task
     text_writer: TextWriter | None = field(default=None, repr=False)
     random_source: RandomSource | None = field(default=None, repr=False)
 
@@ -73,12 +70,12 @@ class HistogramWriter:
     @cached_property
     def styles(self) -> Styles:
         """Says what a text shall be like."""
-        return Styles(self.vocabulary, self.layout, self.label_field, self.random_source)
+        return Styles(self.vocabulary, self.task.layout, self.task.label_field, self.random_source)
 
     @cached_property
     def model(self) -> ModelWriter:
         """The model as a writer."""
-        return ModelWriter(self.vocabulary, self.layout, self.random_source)
+        return ModelWriter(self.vocabulary, self.task.layout, self.random_source)
 
     def text(self, histogram: Histogram, request: PublicRequest, candidates: int = CANDIDATES) -> list[int]:
         """The tokens of the best of some candidates, with the one that ends it if there is one."""
@@ -96,9 +93,9 @@ class HistogramWriter:
         """The tokens of a text from a histogram that tells nothing, chosen from fewer candidates."""
         return self.text(Histogram(), request, _PREVIEWED)
 
-    def known_words(self, histogram: Histogram) -> list[str]:
-        """The words of the records that a histogram has, the commonest first."""
-        return [*self.vocabulary.commonest_first(histogram.spelled(self.backend).words)]
+    def known_words(self, kept: Mapping[str, object]) -> list[str]:
+        """The words of the records that a kept histogram has, the commonest first."""
+        return [*self.vocabulary.commonest_first(Histogram.from_dict(kept).spelled(self.backend).words)]
 
     def expected(self, request: PublicRequest) -> Expected:
         """The words of texts without records: all that the model might write, and those of a text writer."""
@@ -131,8 +128,8 @@ class HistogramWriter:
         """What a text writer writes, in its order."""
         firsts = self.vocabulary.commonest_first(histogram.firsts)
         brief = Brief(
-            preamble=self.preamble,
-            topic=f"{self.label_field}: {request.topic}",
+            preamble=self.task.preamble(),
+            topic=f"{self.task.label_field}: {request.topic}",
             words=style.words,
             most_words=max(1, request.max_tokens * 2 // 3),  # names have several tokens each
             firsts={word: min(1.0, share / math.sqrt(FIRST)) for word, share in firsts.items()},
@@ -140,11 +137,11 @@ class HistogramWriter:
             marks=style.marks,
             lower=style.lower,
             earlier=request.earlier,
-            multiline=self.layout.multiline,
+            multiline=self.task.layout.multiline,
             asked=asked,
         )
         texts = [f" {one}"[: 16 * request.max_tokens] for one in brief.texts(writer, request.stop)]
-        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.layout.separator)
+        ends = sorted(self.backend.end_token_ids)[:1] or self.backend.tokenize(self.task.layout.separator)
         written = [
             self.model.begun([*tokens, *ends][: request.max_tokens])
             for tokens in tokenized(texts[: max(asked, CANDIDATES)], self.backend)

@@ -30,7 +30,7 @@ ENDS = (
     Fault(
         "dpfewshot/generation/histogram_loop.py",
         "            expected = self.writer.expected(request.public)  #",
-        "            modest = HistogramWriter(self.backend, self.layout)\n"
+        "            modest = HistogramWriter(self.backend, self.writer.task)\n"
         "            expected = modest.expected(request.public)  #",
         "a dead text writer is found before anything is charged",
         "tests/generation/test_text_writer.py",

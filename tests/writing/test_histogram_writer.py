@@ -38,7 +38,7 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
         return rows
 
     model.next_token_logprobs = oddly
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     request = PublicRequest(prompts=prompts, max_tokens=3)
     expected = writer.expected(request)
@@ -51,7 +51,7 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
     each = 1 / (7 + possible)
     model = dpf.backends.Scripted(words, lambda _: [each * possible, *[each] * 7])
     histogram = Histogram({0: 0.4, 1: 0.1}, {}, FLAT, [1.0] * 4, {1: 3.0, 2: -3.0})
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     begun = [writer.model.begun() for _ in range(1000)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     style = writer.styles.of(histogram, 3)
@@ -67,7 +67,7 @@ def test_words_become_likelier_until_a_text_has_them_and_others_less_so(possible
 
 def test_names_are_likely_and_not_words_that_are_likelier_in_small_letters():
     words = [" going", " Going", " Rome", " Oslo", " Visa", " I"]
-    writer = HistogramWriter(dpf.backends.Scripted(words, lambda _: [1 / 6] * 6), SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(dpf.backends.Scripted(words, lambda _: [1 / 6] * 6), SUPPORT_TICKETS)
     scores = np.log([0.4, 0.2, 0.2, 0.015, 0.1, 0.1])  # Oslo's is 3.3 below the largest
     style = Style(named=True, prompt=frozenset({"visa"}))
     names = writer.model._likely_names([*range(6)], scores, style)  # noqa: SLF001 - as they gain
@@ -78,7 +78,7 @@ def test_names_are_likely_and_not_words_that_are_likelier_in_small_letters():
 def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
     words = [" team", " won", " Rome", " Oslo"]
     model = dpf.backends.Scripted(words, lambda _: [0.3, 0.3, 0.2, 0.2])
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     begun = [writer.model.begun([place % 3]) for place in range(1500)]
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     style = Style(named=named)
@@ -95,7 +95,7 @@ def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
 def test_texts_begin_with_known_first_words_by_their_shares_or_as_often_as_the_rarest_freely(shares):
     *known, freely = shares
     model = dpf.backends.Scripted([" where", " why", "\n"], lambda _: [0.1, 0.1, 0.8])
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     firsts = {place: share * math.sqrt(0.35) for place, share in enumerate(known)}
     histogram = Histogram({}, firsts, FLAT, [1.0] * 4, {})
     drawn = Counter(tuple(writer.styles.beginning(histogram)) for _ in range(2000))
@@ -122,7 +122,7 @@ def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
 )
 def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, best):
     model = dpf.backends.Scripted([" knee", " or", " hip", " hurts", ".", "\n"], lambda _: [1 / 6] * 6)
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
     written = [writer.model.begun() for _ in range(2)]
     for one, tokens, logprob in zip(written, ([0, 1, 2, 3, 4, 5], [2, 3, 4, 5]), (-0.1, -9.0), strict=True):
         for token in tokens:
@@ -174,7 +174,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         "\n",
     ]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     written = [writer.model.begun([0, 0, word]) for word in range(len(words) - 2)]
     for one in written:
         for token in (len(words) - 2, len(words) - 1):
@@ -186,7 +186,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
     words = [" Hello", " Hi", " please", " cancel", " my", " policy", " I", " sold", " it", ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / 11] * 11)
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     histogram = Histogram({}, {1: 0.2}, FLAT, [1.0] * 4, {})
     written = [writer.model.begun(first) for first in ([0, 2, 3, 4, 5], [1, 2, 3, 4, 5], [6, 7, 8])]
     for one in written:
@@ -213,7 +213,7 @@ def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
 def test_a_text_is_another_with_a_third_of_its_words_new(text, earlier, behind):
     words = [*dict.fromkeys(f" {word}" for word in text[:-1].split()), ".", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / len(words)] * len(words))
-    one = HistogramWriter(model, SUPPORT_TICKETS.layout).model.begun(model.tokenize(f" {text}\n"))
+    one = HistogramWriter(model, SUPPORT_TICKETS).model.begun(model.tokenize(f" {text}\n"))
     assert one.text == text
     alone, beside = (one.flaws(others, Style()) for others in ([], ["Other.", earlier]))
     assert (beside > alone) is behind
@@ -225,7 +225,7 @@ def written_in_style(style, sentence, max_tokens=30):
     chances = [0.1, 0.1, 0.1, 0.4, 0.2, 0.1]
     model = dpf.backends.Scripted(words, lambda _: chances, end_token_ids={4})
     model.tokenize = lambda text: [] if "<" in text else type(model).tokenize(model, text)  # it is no text
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     request = PublicRequest(prompts=prompts, max_tokens=max_tokens)
     return writer.model.written([writer.model.begun([0]) for _ in range(50)], request, style)
@@ -244,7 +244,7 @@ def test_no_text_ends_long_before_the_records_do(words, least):
 def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_them(words, theirs, said):
     vocabulary = [" thank", " Please", " let", " me", ".", "\n"]
     model = dpf.backends.Scripted(vocabulary, lambda _: [0.3, 0.1, 0.1, 0.3, 0.1, 0.1], end_token_ids={5})
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
     lengths = [float(each == round(2 * math.log2(words))) for each in range(16)]
     counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, lengths, [1.0] * 4, {})
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
@@ -261,7 +261,7 @@ def test_a_long_text_is_not_filled_up_with_courtesies_unless_the_records_have_th
 def test_no_text_has_a_letters_formalities_unless_the_records_have_their_words(theirs):
     vocabulary = [" email", " reaches", " we", ".", "\n"]
     model = dpf.backends.Scripted(vocabulary, lambda _: [0.4, 0.3, 0.1, 0.1, 0.1], end_token_ids={4})
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
     counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, [0.0] * 16, [1.0] * 4, {})
     request = PublicRequest(
         prompts=PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund"), max_tokens=12
@@ -290,8 +290,8 @@ def test_a_text_takes_no_subject_from_the_made_up_example(monkeypatch, task, the
     model = dpf.backends.Scripted(vocabulary, lambda _: [0.3, 0.3, 0.3, 0.1], end_token_ids={3})
     monkeypatch.setattr("dpfewshot.writing.style.COMMONEST", commonest)
     monkeypatch.setattr(model, "detokenize", lambda tokens: type(model).detokenize(model, tokens) or task)
-    layout = replace(SUPPORT_TICKETS, instruction=instruction, example=example, no_repeat_ngram_size=0).layout
-    writer = HistogramWriter(model, layout)
+    tickets = replace(SUPPORT_TICKETS, instruction=instruction, example=example, no_repeat_ngram_size=0)
+    writer = HistogramWriter(model, tickets)
     counted = Histogram({vocabulary.index(word): 0.3 for word in theirs}, {}, [0.0] * 16, [1.0] * 4, {})
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     request = PublicRequest(prompts=prompts, max_tokens=40)
@@ -338,7 +338,7 @@ def test_texts_end_without_a_mark_if_most_records_do(ends, sentence, share):
 def test_a_text_is_spelled_in_small_letters_where_that_can_be(said, max_tokens, text):
     words = [" where", " is", " Paris", " par", "is", "?", "\n", " Rome"]
     model = dpf.backends.Scripted(words, lambda _: [1 / 8] * 8, end_token_ids={6})
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     one = writer.model.begun(model.tokenize(said))
     spelled = writer._in_lower_case(one, max_tokens)  # noqa: SLF001 - of the candidate that was chosen
     begun = writer.model.begun(spelled)
@@ -347,7 +347,7 @@ def test_a_text_is_spelled_in_small_letters_where_that_can_be(said, max_tokens, 
 
 def test_a_text_in_small_letters_has_no_mark():
     """That most have neither says that most have no mark, whatever the noise made of that."""
-    writer = HistogramWriter(dpf.backends.Scripted([" where"], lambda _: [1.0]), SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(dpf.backends.Scripted([" where"], lambda _: [1.0]), SUPPORT_TICKETS)
     for lower in (False, True):
         style = writer.styles.of(Histogram({}, {}, FLAT, [0.2, 0.0, 0.0, 0.1], {}, lower), 30)
         assert (style.lower, style.marks) == (lower, not lower)
@@ -356,7 +356,7 @@ def test_a_text_in_small_letters_has_no_mark():
 @pytest.mark.parametrize(("words", "told"), [({}, True), ({1: 0.1}, False)], ids=["not theirs", "theirs"])
 def test_a_text_that_names_its_labels_field_is_behind_unless_records_do(words, told):
     model = dpf.backends.Scripted([" in", " queue", "\n"], lambda _: [0.1, 0.2, 0.7])
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout, label_field="Queue")
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, label_field="Queue"))
     style = writer.styles.of(Histogram(words, {}, FLAT, [1.0] * 4, {}), 30)
     assert style.is_told_in("Is there a queue?") is told
     assert not style.is_told_in("I queued for hours.")
@@ -382,7 +382,7 @@ def test_a_text_of_one_word_says_little_unless_the_records_are_so(style, text, l
 def test_a_text_with_a_name_is_before_others_of_its_label(fitting, best):
     words = [" in", " Rome", " at", " it", " Sports", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / 6] * 6)
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     written = [writer.model.begun(tokens) for tokens in ([2, 3, 5], [0, 4, 5], [0, 1, 5])]
     written[0].logprobs.append(3.0)  # the likest
     request = PublicRequest(prompts=None, max_tokens=3, fits=lambda text: text in fitting)
@@ -394,7 +394,7 @@ def test_a_text_that_names_the_length_that_its_prompt_told_is_behind_all_others(
     model = dpf.backends.Scripted(
         [" a", " film", " of", " 16", " 160", " minutes", ".", "\n"], lambda _: [0.1] * 8
     )
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     leaky, other = (writer.model.begun([0, 1, 2, number, 5, 6, 7]) for number in (3, 4))
     flaws = [[one.flaws([], Style(prompted=told)) for one in (leaky, other)] for told in ((), ("16",))]
     assert flaws[0][0] == flaws[0][1] == flaws[1][1] < flaws[1][0]
@@ -413,7 +413,7 @@ def test_the_likest_of_the_whole_and_new_texts_that_fit_their_label_is_released(
     words = [" aaa", " bbb", " ccc", " ddd", " 1234", "\n"]
     model = dpf.backends.Scripted(words, lambda _: [1 / 6] * 6)
     histogram = Histogram({}, {}, FLAT, [1.0] * 4, {})
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     texts = {(2, 5): -3.0, (3, 5): -1.0, (1, 5): -2.0, (0, 4, 5): -1.0, (0, 5): -1.0}
     written = [replace(writer.model.begun(tokens), logprobs=[logprob]) for tokens, logprob in texts.items()]
     found = []
@@ -425,7 +425,7 @@ def test_the_likest_of_the_whole_and_new_texts_that_fit_their_label_is_released(
 
 def test_a_cancelled_check_releases_nothing_and_what_was_written_alike_is_asked_once():
     model = dpf.backends.Scripted([" aaa", " bbb", "\n"], lambda _: [0.3, 0.3, 0.4])
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     written = [writer.model.begun(tokens) for tokens in ([0, 2], [0, 2], [1, 2])]
     stop, found = StopSignal(), []
     fits = lambda text: found.append(text) or (len(found) == 2 and stop.set())  # noqa: E731
@@ -443,7 +443,7 @@ def test_a_length_is_told_in_few_tokens_and_never_one_beyond_the_text(monkeypatc
     model = dpf.backends.Scripted(
         ["\nLength:", *(f" {each} words" for each in range(9))], lambda _: [0.1] * 10
     )
-    writer = HistogramWriter(model, SUPPORT_TICKETS.layout)
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
     of_eight = Histogram({}, {}, [0.0] * 6 + [1.0] + [0.0] * 9, [1.0] * 4, {})
     hint = model.detokenize(writer.model._hint(writer.styles.of(of_eight, max_tokens).words))  # noqa: SLF001 - no text shows it
     assert hint == (f"\nLength: {told} words" if told else "")
