@@ -137,8 +137,7 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
     tokens, tried = min(set_up.plan.settings.max_tokens, _TRIED_TOKENS), _TRIED
     if set_up.task.schema:  # a text may need all tokens
         tokens, tried = set_up.plan.settings.max_tokens, 1
-    most = set_up.plan.settings.shots_per_label if set_up.mechanism.draws_once else 1  # one of each subject
-    subjects = {one: set_up.task.subjects(one) for one in labels}
+    shots = set_up.plan.settings.shots_per_label
     some = f", for {tried} of {len(labels)} labels" if tried < len(labels) else ""
     whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
     yield f"      without your data, {whose} writes{some}:"
@@ -146,7 +145,7 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
     try:
         for label in labels[:tried]:
             said: list[str] = []
-            for _ in range(min(most, max(1, len(subjects[label])))):
+            for _ in range(min(shots, max(1, len(set_up.subjects(label))))):
                 said.append(set_up.without_records(label, said, tokens).text)
                 letters = letters or _OF_A_LETTER.search(said[-1]) is not None
                 shown.append(said[-1])
@@ -154,11 +153,11 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return
-    left = [on_one_line(one) for one in labels if len(subjects[one]) > most and set_up.mechanism.draws_once]
+    left = [on_one_line(one) for one in labels if len(set_up.subjects(one)) > shots]
     if left:
         yield f"      {', '.join(left)}: more subjects than texts, so the last get none; raise shots"
     misread = " If a label is misread, describe it in `label_descriptions`."
-    if any(subjects.values()):
+    if any(map(set_up.task.subjects, labels)):
         misread = (
             ' If one misses its label, change the description: say what somebody does ("changing a name"), '
             'rather than a thing ("a new name"); plan --label NAME writes of one label alone.'

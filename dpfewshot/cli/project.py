@@ -270,8 +270,8 @@ class PlanOptions:
             mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
         if self.top_k is None:
             return mechanism
-        if mechanism.draws_once:
-            raise InvalidPlan(f"{mechanism.name} has no top_k: {mechanism.refused_settings['top_k']}")
+        if reason := mechanism.refused_settings.get("top_k"):
+            raise InvalidPlan(f"{mechanism.name} has no top_k: {reason}")
         return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
 
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Final
@@ -54,7 +54,7 @@ class Generation:
     ) -> None:
         self.set_up = set_up
         self.account = account
-        self._plan_hash = _hash_of(set_up, identity or {})
+        self._plan_hash = _sha256({**(identity or {}), **set_up.identity()})
         name, settings = new_lease(), set_up.plan.settings
         parts, self.runs = settings.disjoint_parts, list[StratumRun]()
         for stratum, part in product(set_up.plan.strata, range(parts)):
@@ -232,29 +232,6 @@ def unaccounted(set_up: SetUp) -> Generation:
     The backend writes its texts: an audit asks for thousands, of which a text writer would be paid for each.
     """
     return Generation(replace(set_up, certified=False, text_writer=None), None)
-
-
-def _hash_of(set_up: SetUp, further: Mapping[str, object]) -> str:
-    """A hash of the public settings that a run has in common with the one that it continues."""
-    mechanism: object = set_up.mechanism
-    task, plan, labels = set_up.task.identity(), set_up.plan.figures(), set_up.plan.labels
-    # the mark of a model whose backend states no identity: its tokens are continued
-    mark = [set_up.writer.for_label(label).public for label in labels]
-    if set_up.mechanism.draws_once:  # texts cost nothing: a run may go on with more, longer or other ones
-        task = {name: task[name] for name in ("name", "labels")}
-        for name in ("shots_per_label", "max_tokens", "tokens_per_draw", "prompt_tokens"):
-            del plan[name]
-        mark = [tuple(set_up.backend.tokenize(f" {label}")) for label in labels]
-    identity = {
-        **further,
-        "task": task,
-        "plan": plan,
-        # the repr of a user's own mechanism may contain an address
-        "mechanism": repr(mechanism) if is_dataclass(mechanism) else set_up.mechanism.name,
-        "weights": set_up.backend.weights,
-        "mark": mark,
-    }
-    return _sha256(identity)
 
 
 def _sha256(value: object) -> str:

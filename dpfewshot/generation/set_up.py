@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 
 from dpfewshot.account.amounts import EventCost
@@ -102,9 +102,13 @@ class SetUp:
         """Tells whether the model itself would give a text its label."""
         return LabelCheck(self.task, self.backend)
 
+    def subjects(self, label: str) -> list[str]:
+        """Those that a label's texts take turns with: none where prompts have records, and name them all."""
+        return self.task.subjects(label) if self.mechanism.draws_once else []
+
     def prompts(self, label: str, number: int) -> LabelPrompts:
-        """The prompts of a label's text by its number: of its one subject where no prompt has a record."""
-        return self.writer.for_label(label, number if self.mechanism.draws_once else None)
+        """The prompts of a label's text by its number: of its one subject, if texts take turns."""
+        return self.writer.for_label(label, number if self.subjects(label) else None)
 
     def topic(self, label: str, number: int) -> str:
         """What a text writer is told that a label's text by its number is about."""
@@ -219,6 +223,26 @@ class SetUp:
             "steps": stratum.steps,
             "tokens_per_step": served,
             **provenance.details(),
+        }
+
+    def identity(self) -> dict[str, object]:
+        """The public settings that a run has in common with the one that it continues."""
+        mechanism: object = self.mechanism
+        task, plan, labels = self.task.identity(), self.plan.figures(), self.plan.labels
+        # the mark of a model whose backend states no identity: its tokens are continued
+        mark = [self.writer.for_label(label).public for label in labels]
+        if self.mechanism.draws_once:  # texts cost nothing: a run may go on with more, longer or other ones
+            task = {name: task[name] for name in ("name", "labels")}
+            for name in ("shots_per_label", "max_tokens", "tokens_per_draw", "prompt_tokens"):
+                del plan[name]
+            mark = [tuple(self.backend.tokenize(f" {label}")) for label in labels]
+        return {
+            "task": task,
+            "plan": plan,
+            # the repr of a user's own mechanism may contain an address
+            "mechanism": repr(mechanism) if is_dataclass(mechanism) else self.mechanism.name,
+            "weights": self.backend.weights,
+            "mark": mark,
         }
 
     def over(self, records: Sequence[Record], backend: LogprobBackend, plan: GenerationPlan) -> SetUp:

@@ -144,9 +144,8 @@ class Planner:
         """The settings of which each alone takes so many tokens off a prompt, or makes room for them."""
         settings, records = self.settings, self.settings.records_per_prompt
         fewer = {"max_tokens": settings.max_tokens - excess}
-        if not self.mechanism.draws_once:
-            one_more = self.with_settings(records_per_prompt=records + 1)
-            a_record = one_more.longest_suffix - self.longest_suffix
+        one_more = self.with_settings(records_per_prompt=records + 1)
+        if a_record := one_more.longest_suffix - self.longest_suffix:  # 0 where no prompt has a record
             fewer["record_token_cap"] = settings.record_token_cap - -(-excess // records)
             fewer["records_per_prompt"] = records - -(-excess // a_record)
         enough = [f"{name}={number}" for name, number in fewer.items() if number >= 1]

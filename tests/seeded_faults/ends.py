@@ -183,8 +183,8 @@ ENDS = (
         "tests/integration/test_llama_texts.py",
     ),
     Fault(
-        "dpfewshot/generation/generation.py",
-        "[set_up.writer.for_label(label).public for label in labels]",
+        "dpfewshot/generation/set_up.py",
+        "[self.writer.for_label(label).public for label in labels]",
         "[]",
         "a run is continued with its own tokens and template",
         "tests/prompts/test_chat.py tests/generation/test_resuming.py",
