@@ -99,7 +99,7 @@ class Mechanism(ABC):
             None where the paper has no such accounting.
         refused_settings: settings that other mechanisms have and this one cannot, each with the reason.
         draws_once: whether one draw of all records serves every text of a stratum, and the model reads none:
-            of `WordHistogram` alone, and of what wraps one.
+            of `WordHistogram` alone, and of what wraps one. docs/architecture.md lists who asks.
     """
 
     published_accounting: ClassVar[PublishedAccounting | None] = None

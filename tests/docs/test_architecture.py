@@ -52,6 +52,28 @@ def test_every_name_exists() -> None:
     assert [each for each in named() if not exists(*each)] == []
 
 
+def asking(name: str) -> set[str]:
+    """Each function of the package that reads an attribute of this name, as the page names it."""
+    found: set[str] = set()
+    for source in sorted((ROOT / "dpfewshot").rglob("*.py")):
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for prefix, body in (("", tree.body), *((f"{one.name}.", one.body) for one in classes)):
+            found |= {
+                f"{source.relative_to(ROOT / 'dpfewshot')}:{prefix}{function.name}"
+                for function in body
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+                and any(isinstance(each, ast.Attribute) and each.attr == name for each in ast.walk(function))
+            }
+    return found
+
+
+def test_all_places_that_ask_for_one_count_are_listed() -> None:
+    _, table = PAGE.read_text(encoding="utf-8").split("These places ask for it, and no others:")
+    rows, _ = table.split("\n## ", 1)
+    assert {f"{path}:{name}" for path, name in NAMED.findall(rows)} == asking("draws_once")
+
+
 def test_a_name_that_does_not_exist_is_found() -> None:
     assert not exists("sampling.py", "NoSampler.draw")
     assert not exists("csrc/draws.pxi", "no_subsets")
