@@ -55,8 +55,8 @@ if TYPE_CHECKING:
         read_records as read_records,
     )
     from dpfewshot.releases.calibration import release_calibration as release_calibration
-    from dpfewshot.releases.choice import Candidate as Candidate
-    from dpfewshot.releases.choice import Choice as Choice
+    from dpfewshot.releases.candidates import Candidate as Candidate
+    from dpfewshot.releases.candidates import Choice as Choice
     from dpfewshot.releases.choosing import choose as choose, search as search
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
     from dpfewshot.releases.choosing import Variations as Variations
@@ -88,7 +88,7 @@ _NAMES = {
     "dpfewshot.planning.settings": "Settings",
     "dpfewshot.records": "as_records index_records mask_identifiers read_records",
     "dpfewshot.releases.calibration": "release_calibration",
-    "dpfewshot.releases.choice": "Candidate Choice",
+    "dpfewshot.releases.candidates": "Candidate Choice",
     "dpfewshot.releases.choosing": "Variations choose search",
     "dpfewshot.releases.labels": "LabelRelease release_labels",
     "dpfewshot.synthesizer": "Synthesizer",

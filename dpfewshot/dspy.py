@@ -17,7 +17,7 @@ from dpfewshot.errors import DPFewShotError, InvalidPlan
 from dpfewshot.generation.runner import OnDemonstration
 from dpfewshot.planning.settings import Settings
 from dpfewshot.records import as_records
-from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.candidates import Choice
 from dpfewshot.releases.choosing import Variations, search, warn_caller
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer

@@ -31,7 +31,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
-    from dpfewshot.releases.choice import Choice
+    from dpfewshot.releases.candidates import Choice
     from dpfewshot.values import Demonstration, Records
 
 CONTEXT_TOKENS: Final = 1024
@@ -68,7 +68,7 @@ def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
     """
     from dpfewshot.baselines import instruction_only_demonstrations
     from dpfewshot.releases import choosing
-    from dpfewshot.releases.choice import Candidate, checked_candidates
+    from dpfewshot.releases.candidates import Candidate, checked_candidates
 
     task = project.task
     offered = [Candidate()] if project.no_demonstrations else []

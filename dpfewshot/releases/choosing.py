@@ -34,7 +34,7 @@ from dpfewshot.planning.population import Population
 from dpfewshot.records import as_records
 from dpfewshot.records.units import UnitSequence
 from dpfewshot.releases import scoring, selection
-from dpfewshot.releases.choice import MOST_CANDIDATES, Candidate, Choice, checked_candidates
+from dpfewshot.releases.candidates import MOST_CANDIDATES, Candidate, Choice, checked_candidates
 from dpfewshot.releases.payment import open_payment
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import drawable

@@ -13,7 +13,7 @@ from dpfewshot.audit import AuditFinding
 from dpfewshot.certificates import WRITER
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidPlan, InvalidReport
-from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.candidates import Choice
 from dpfewshot.report.promise import Promise
 from dpfewshot.report.spending import Spending, spending_of
 from dpfewshot.runtime.files import read_text

@@ -17,7 +17,7 @@ from dpfewshot.errors import BackendError, InvalidRecords, InvalidTask
 from dpfewshot.evaluation.conditions import NonPrivateSample, Request
 from dpfewshot.mechanisms import Gaussian
 from dpfewshot.prompts.writer import PromptWriter
-from dpfewshot.releases.choice import Candidate
+from dpfewshot.releases.candidates import Candidate
 from dpfewshot.releases.selection import Estimate
 from tests.support.commands import Run
 from tests.support.factory import demonstration, synthesizer

@@ -17,7 +17,7 @@ from dpfewshot.account.verification import Snapshot
 from dpfewshot.certificates import Certificate
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import InvalidReport, LedgerError
-from dpfewshot.releases.choice import Choice
+from dpfewshot.releases.candidates import Choice
 from dpfewshot.report import Sources, read_choice, read_findings, select
 from dpfewshot.report.spending import spending_of
 from dpfewshot.values import PrivacySpend

@@ -12,7 +12,7 @@ from dpfewshot.account.draws import DrawCounts
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.demonstrations import Demonstrations
-from dpfewshot.releases.choice import Candidate, Choice
+from dpfewshot.releases.candidates import Candidate, Choice
 from dpfewshot.releases.selection import Estimate
 from dpfewshot.report import Sources, page, read_choice, read_findings, select
 from dpfewshot.values import PrivacyBudget, PrivacySpend
