@@ -19,6 +19,7 @@ from dpfewshot.cli.project import AccountName, Budget, Data, PlanOptions, Projec
 from dpfewshot.cli.replace import JUDGE
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.defaults import INK_TEMPERATURE
+from dpfewshot.planning.settings import Settings
 from dpfewshot.sampling import Holdout, partition_of_units
 from tests.support.accounts import charged
 from tests.support.commands import Run
@@ -280,6 +281,12 @@ def test_settings_without_a_mechanism_are_those_of_the_planners_if_it_has_them(
     options: dict[str, Any], made: Mechanism | None
 ) -> None:
     assert PlanOptions(**options).made_mechanism() == made
+
+
+def test_settings_without_a_value_are_those_of_the_package() -> None:
+    """The command line states the defaults itself: --help must not import NumPy."""
+    given = Project(settings=PlanOptions(holdout=0.0)).expert_settings()
+    assert given == Settings()
 
 
 def test_options_and_keys_become_a_project() -> None:
