@@ -54,9 +54,8 @@ _OF_A_LABEL: Final = re.compile(
 
 
 FORMALITIES: Final = (
-    *("I am writing", "I'm writing", "inform you", "anything I can", "anything else I can"),
-    *("I hope this", "I hope that this", "hope all is", "hope everything is"),
-    *(f"hope you{are} {well}" for are in (" are", "'re") for well in ("doing", "well")),
+    *("Dear", "Subject", "[", "I am writing", "I'm writing", "inform you", "let you know"),
+    *("anything I can", "anything else I can", "I hope", "hope you", "hope all", "hope everything"),
     *(f"{it} {finds}" for it in ("email", "letter", "message") for finds in ("finds", "gets", "reaches")),
 )
 """What a small model begins and ends a message with: "I hope this message finds you well"."""

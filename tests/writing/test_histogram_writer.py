@@ -238,6 +238,19 @@ def test_no_text_ends_long_before_the_records_do(words, least):
     assert not any("<" in one.text for one in found)
 
 
+@pytest.mark.parametrize("mark", [",", ":", "!"])
+def test_a_text_goes_on_behind_its_greeting(mark):
+    words = [" Hi", mark, " late", "\n", f"{mark}\n"]
+    model = dpf.backends.Scripted(words, lambda _: [0.02, 0.2, 0.28, 0.3, 0.2])
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    begun = [writer.model.begun([0]) for _ in range(50)]
+    written = writer.model.written(begun, PublicRequest(prompts=prompts, max_tokens=30))
+    ended = [one.text for one in written if one.draft.finished]
+    assert any(text.endswith(mark) for text in ended) is (mark == "!")
+    assert any(text.endswith("late") for text in ended)
+
+
 @pytest.mark.parametrize(
     ("words", "theirs", "said"), [(24, (), False), (10, (), True), (24, (" thank",), True)]
 )
