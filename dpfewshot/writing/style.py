@@ -46,7 +46,7 @@ class Style:
         lower: whether it has no capital letters.
         named: whether it names somebody or something.
         prompted: what it has from its prompt if it says it: the length, the label's field, "knee or hip".
-        prompt: the words of its prompt, in lower case, which name nobody.
+        prompt: the words of its prompt, in lower case, which name nobody, and alone say nothing.
         unsaid: tokens of phrases that it does not have.
     """
 
@@ -74,8 +74,9 @@ class Style:
         return any(re.search(rf"\b{re.escape(each)}\b", text, re.IGNORECASE) for each in self.prompted)
 
     def says_little(self, text: str) -> bool:
-        """Whether a text says nothing, and the records are longer, as far as is known."""
-        return len(text.split()) < min(_FEWEST, self.words or _FEWEST)
+        """Whether a text is shorter than the records, as far as is known, or has only words of its prompt."""
+        is_short = len(text.split()) < min(_FEWEST, self.words or _FEWEST)
+        return is_short or self.prompt.issuperset(WORD.findall(text.lower()))
 
     def lacks_name(self, text: str) -> bool:
         """Whether a text shall name somebody, and does not."""

@@ -242,7 +242,7 @@ def test_no_text_ends_long_before_the_records_do(words, least):
 def test_a_text_goes_on_behind_its_greeting(mark):
     words = [" Hi", mark, " late", "\n", f"{mark}\n"]
     model = dpf.backends.Scripted(words, lambda _: [0.02, 0.2, 0.28, 0.3, 0.2])
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0).layout)
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     begun = [writer.model.begun([0]) for _ in range(50)]
     written = writer.model.written(begun, PublicRequest(prompts=prompts, max_tokens=30))
@@ -382,9 +382,11 @@ def test_a_text_that_names_its_labels_field_is_behind_unless_records_do(words, t
         (Style(), "I sold it.", False),
         (Style(words=1), "hi", False),
         (Style(words=12), "Sold it.", True),
+        (Style(prompt=frozenset({"of", "claim", "status"})), "Status of Claim:", True),
+        (Style(prompt=frozenset({"of", "claim", "status"})), "My claim status", False),
     ],
 )
-def test_a_text_of_one_word_says_little_unless_the_records_are_so(style, text, little):
+def test_a_text_of_one_word_or_of_its_prompt_says_little_unless_the_records_are_short(style, text, little):
     assert style.says_little(text) is little
 
 
