@@ -40,10 +40,10 @@ class Vocabulary:
         return {self.spelled(word).strip(): shares[word] for word in ranked}
 
     def with_tokens(self, phrases: tuple[str, ...]) -> list[tuple[str, list[int]]]:
-        """Phrases with their tokens, but for those that have none in the vocabulary."""
+        """Phrases with their tokens, behind a space and not, but for those that the vocabulary lacks."""
         return self.backend.known(
             ("phrases", phrases),
-            lambda: [(each, one) for each in phrases for one in tokenized([f" {each}"], self.backend)],
+            lambda: [(each, one) for each in phrases for one in tokenized([f" {each}", each], self.backend)],
         )
 
     def is_a_name(self, token: int, besides: Collection[str]) -> bool:

@@ -238,6 +238,16 @@ def test_no_text_ends_long_before_the_records_do(words, least):
     assert not any("<" in one.text for one in found)
 
 
+def test_no_text_begins_as_a_letter_does_behind_a_space_or_not():
+    model = dpf.backends.Scripted(["Dear", " Dear", " Bank", "\n"], lambda _: [0.4, 0.3, 0.2, 0.1])
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = PublicRequest(prompts=prompts, max_tokens=5)
+    assert "Dear" not in model.detokenize(writer.text(Histogram(), request))
+    written = writer.model.written([writer.model.begun() for _ in range(20)], request)
+    assert any("Dear" in one.text for one in written)  # without a style
+
+
 @pytest.mark.parametrize("mark", [",", ":", "!"])
 def test_a_text_goes_on_behind_its_greeting(mark):
     words = [" Hi", mark, " late", "\n", f"{mark}\n"]
