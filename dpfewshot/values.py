@@ -85,10 +85,10 @@ class Record:
             for a record made by hand. Records that differ in them alone are equal.
     """
 
-    text: str
-    label: str
-    unit: str | None = None
-    columns: Columns | None = field(default=None, compare=False, kw_only=True)
+    text: str = field(repr=False)  # nor in the repr of a subclass
+    label: str = field(repr=False)
+    unit: str | None = field(default=None, repr=False)
+    columns: Columns | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __repr__(self) -> str:
         return "Record(private)"

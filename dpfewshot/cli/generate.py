@@ -253,9 +253,7 @@ def _naming_resume(project: Project, there: int) -> Iterator[None]:
         yield
     except BudgetExceeded as refusal:
         account, larger = project.account.opened(), "dpfewshot ledger change-budget"
-        free = (
-            "generate --resume ends an interrupted run at no cost"  # it may have stopped between two labels
-        )
+        free = "generate --resume ends an interrupted run"  # it may have stopped between two labels
         if account is not None and refusal.asked is not None:
             epsilon = account.budget.epsilon + project.budget.epsilon
             delta = account.budget.delta + refusal.asked[1]
@@ -266,12 +264,13 @@ def _naming_resume(project: Project, there: int) -> Iterator[None]:
         if account is not None and unfinished_runs(account):
             free = (
                 "a run is unfinished, or still runs (then wait): generate --resume, with its options, takes "
-                "it over at no cost"
+                "it over, and pays for labels that have not begun"
             )
         elif there and project.counts_words and account is not None and account.entries:
             free = (
-                f"{project.output} has {counted(there, 'text')}: dpfewshot replace writes others in their "
-                f"place, and more or longer ones once shots or max_tokens are raised, at no cost; {free}"
+                f"{project.output} has {counted(there, 'text')}: if this plan wrote them, dpfewshot replace "
+                "writes others in their place, and more or longer ones once shots or max_tokens are raised, "
+                f"at no cost; {free}"
             )
         raise refusal.saying(
             f"{free}. A further run is refused: {refusal}. It needs a larger budget: {larger}"

@@ -269,8 +269,10 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         click.echo("  each stratum has other records: the account counts the largest of them, not the sum")
     unfinished = sorted({on_one_line(scope_text(row["scope"])) for row in unfinished_runs(account)})
     if unfinished:
-        left = "generate --resume continues at no cost; a run that is left costs nothing more"
-        click.echo(f"  unfinished, or still running: {'; '.join(unfinished)}; {left}")
+        click.echo(
+            f"  unfinished, or still running: {'; '.join(unfinished)}; generate --resume continues, and pays "
+            "for labels that have not begun; a run that is left costs nothing more"
+        )
 
 
 def unfinished_runs(account: Account) -> list[dict[str, Any]]:

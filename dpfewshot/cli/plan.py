@@ -242,11 +242,12 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
     from dpfewshot.planning.plan import epsilon_warnings, noisy_strata
 
     if not pays:
-        free = "generate --resume continues an unfinished run"
+        free = "next: the budget pays for no other plan; generate --resume continues an unfinished run"
         if plan.mechanism == WORD_HISTOGRAM:
-            free += ", replace writes other texts of a finished one, or more once shots are raised"
-        free += ", plan --output FILE keeps texts like those above" * shown
-        return f"next: the budget pays for no other plan; at no cost, {free}"
+            free += (
+                ", replace writes other texts of a finished one, or more once shots are raised, at no cost"
+            )
+        return free + "; plan --output FILE keeps texts like those above, which is free" * shown
     context = click.get_current_context()
     generate, in_file = "dpfewshot generate", context.params.get("config")
     given = {

@@ -128,6 +128,10 @@ class Draft:
         self.context += continuing
         return continuing
 
+    def said(self, token: int) -> str:
+        """The field that is being written, with this token and without what ends it."""
+        return self._value([*self._fields[-1], token])
+
     def text(self) -> str:
         """The text of the demonstration, without what ends it; fields that were not reached are empty.
 

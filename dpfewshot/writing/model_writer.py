@@ -100,6 +100,8 @@ class ModelWriter:
             if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
         weighed[ending(style.unsaid, one.tokens)] = -np.inf
+        if not np.isfinite(weighed).any():  # nothing else is left to say
+            weighed = row.copy()
         support = one.draft.support(_among, weighed, left)
         scores = weighed[support].astype(np.float64)
         names = (self.vocabulary.is_a_name(token, style.prompt) for token in one.tokens[1:])
@@ -123,19 +125,14 @@ class ModelWriter:
             ends_sentence, is_markup = spelled.endswith(tuple(ENDS)), self.vocabulary.is_markup(token)
             if not (token in self.vocabulary.ends or ends_sentence or is_markup):
                 return place, token
-            words = self._backend.detokenize([*one.tokens, token]).split() if style.least else []
-            is_whole = len(words) >= style.least and not self._goes_on(one, token)
-            if is_whole or np.isfinite(scores).sum() == 1:
+            said = one.draft.said(token)
+            goes_on = said.endswith((",", ":")) and not self.layout.multiline  # "Hi,"
+            if (len(said.split()) >= style.least and not goes_on) or np.isfinite(scores).sum() == 1:
                 is_end = is_markup or (spelled.strip() in ENDS and not style.marks)
                 return place, min(self._backend.end_token_ids, default=token) if is_end else token
             if style.has_sentences and ends_sentence and token not in self.vocabulary.ends:
                 return place, token
             scores[place] = -np.inf
-
-    def _goes_on(self, one: Candidate, token: int) -> bool:
-        """Whether a text cannot end here: "Hi,"."""
-        last = [self.vocabulary.spelled(each).rstrip() for each in (*one.tokens[-1:], token)]
-        return any(each.endswith((",", ":")) for each in last)
 
     def _likely_names(self, support: Sequence[int], scores: NDArray[np.float64], style: Style) -> list[int]:
         """Places of names that are likely, and likelier than in small letters: "Rome", not "Going To"."""

@@ -283,7 +283,8 @@ def test_an_interrupted_command_says_how_to_go_on_and_resumes(command: Run, gene
     assert len(lines_of()) == 1
     status, told, _ = command("ledger", "show", *ACCOUNT[:2], "--account", "tickets")
     left = (
-        "generates: delivery; generate --resume continues at no cost; a run that is left costs nothing more"
+        "generates: delivery; generate --resume continues, and pays for labels that have not begun; a run "
+        "that is left costs nothing more"
     )
     assert (status, left in told) == (0, True)
     status, _, told = command("report", *ACCOUNT[:2], "--account", "tickets")

@@ -94,17 +94,17 @@ def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) ->
     status, _, err = generated("generate")
     assert (status, err.count("\n")) == (3, 1)
     assert err.startswith(
-        "dpfewshot: demos.jsonl has 15 texts: dpfewshot replace writes others in their place, "
+        "dpfewshot: demos.jsonl has 15 texts: if this plan wrote them, dpfewshot replace writes others in "
     )
     assert (
         err.index("raised, at no cost") < err.index("A further run is refused") < err.index("change-budget")
     )
     planned = generated("plan")[1].splitlines()
     assert [line for line in planned if line.endswith("is left, too little for another plan")]
-    assert planned[-1].startswith("next: the budget pays for no other plan; at no cost, generate --resume ")
+    assert planned[-1].startswith("next: the budget pays for no other plan; generate --resume ")
     assert planned[-1].endswith(
-        ", replace writes other texts of a finished one, or more once shots are raised, plan --output FILE "
-        "keeps texts like those above"
+        ", replace writes other texts of a finished one, or more once shots are raised, at no cost; plan "
+        "--output FILE keeps texts like those above, which is free"
     )
 
 

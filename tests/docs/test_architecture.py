@@ -69,7 +69,7 @@ def asking(name: str) -> set[str]:
 
 
 def test_all_places_that_ask_for_one_count_are_listed() -> None:
-    _, table = PAGE.read_text(encoding="utf-8").split("These places ask for it, and no others:")
+    _, table = PAGE.read_text(encoding="utf-8").split("These places ask for it, and no others.")
     rows, _ = table.split("\n## ", 1)
     assert {f"{path}:{name}" for path, name in NAMED.findall(rows)} == asking("draws_once")
 

@@ -132,7 +132,7 @@ def test_the_tips_are_those_of_all_accounts(shell, tmp_path: Path) -> None:
     note = note.replace("sqlite:////srv/demonstrations/budget.db", url)
     shell(f"mkdir elsewhere && cd elsewhere && {note}")
     lines = (tmp_path / "elsewhere/tips.json").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["chain_tip"] for line in lines] == tips
+    assert [json.loads(line)["head"] for line in lines] == tips
 
 
 def test_a_second_start_of_the_night_ends_at_once(shell) -> None:

@@ -32,7 +32,9 @@ def is_sent(path: str) -> bool:
     """Whether a file is in the build's context: the last line of .dockerignore that fits it decides."""
     sent, names = True, [path, *map(str, PurePath(path).parents)]
     for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
-        if any(fnmatchcase(name, line.removeprefix("!")) for name in names):
+        pattern = line.removeprefix("!")
+        either = pattern, pattern.replace("**/", "")  # ** may be no folder
+        if any(fnmatchcase(name, each) for name in names for each in either):
             sent = line.startswith("!")
     return sent
 
@@ -50,9 +52,11 @@ def test_what_it_is_built_from_is_sent_and_nothing_private() -> None:
         assert is_sent(needed), needed
     python = [str(each.relative_to(ROOT)) for each in (ROOT / "dpfewshot").rglob("*.py")]
     assert [each for each in (*python, "examples/service/app.py") if not is_sent(each)] == []
-    private = "tickets.csv", "tickets/records.jsonl", "dpfewshot.toml", "budget.db", "demos.jsonl", "sent.txt"
+    private = "tickets.csv", "dpfewshot.toml", "budget.db", "demos.jsonl", "sent.txt", ".env", "key.pem"
+    folders = "", "tickets/", "examples/service/", "dpfewshot/", "dpfewshot/cli/", "requirements/", "csrc/"
     made = ".venv/bin/python", ".git/config", "models/own.gguf", "dpfewshot/_core.so", "csrc/_core.c"
-    assert [each for each in (*private, *made) if is_sent(each)] == []
+    found = *made, *(folder + each for folder in folders for each in private)
+    assert [each for each in found if is_sent(each)] == []
 
 
 def test_it_has_a_health_check_that_is_there() -> None:

@@ -87,6 +87,8 @@ def test_records_of_one_source_share_the_names_and_compare_without_them(tmp_path
         assert records == BY_HAND
         assert set(records) == set(BY_HAND)
         assert f"{records[0]} {records}" == "Record(private) Records(private)"
+    of_a_user = dataclasses.make_dataclass("OfAUser", [("tag", str, "x")], bases=(Record,), frozen=True)
+    assert repr(of_a_user("private text", "Refund")).endswith("OfAUser(tag='x')")
     sharing = pickle.loads(pickle.dumps(rows_by(TOPICS)))  # noqa: S301 - our own
     assert len({id(one.columns) for one in sharing}) == 1
     positional: Any = Record

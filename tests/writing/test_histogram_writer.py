@@ -248,17 +248,26 @@ def test_no_text_begins_as_a_letter_does_behind_a_space_or_not():
     assert any("Dear" in one.text for one in written)  # without a style
 
 
-@pytest.mark.parametrize("mark", [",", ":", "!"])
-def test_a_text_goes_on_behind_its_greeting(mark):
-    words = [" Hi", mark, " late", "\n", f"{mark}\n"]
-    model = dpf.backends.Scripted(words, lambda _: [0.02, 0.2, 0.28, 0.3, 0.2])
-    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
-    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+@pytest.mark.parametrize(("mark", "multiline", "ends"), [(",", 0, 0), (":", 0, 0), ("!", 0, 1), (",", 1, 1)])
+def test_a_text_of_one_line_goes_on_behind_its_greeting(mark, multiline, ends):
+    words = [" Hi", mark, " late", "\n", f"{mark}\n", " "]
+    model = dpf.backends.Scripted(words, lambda _: [0.02, 0.2, 0.25, 0.25, 0.18, 0.1])
+    task = replace(SUPPORT_TICKETS, no_repeat_ngram_size=0, multiline=bool(multiline))
+    writer = HistogramWriter(model, task)
+    prompts = PromptWriter(task, model, 20).for_label("Refund")
     begun = [writer.model.begun([0]) for _ in range(50)]
     written = writer.model.written(begun, PublicRequest(prompts=prompts, max_tokens=30))
-    ended = [one.text for one in written if one.draft.finished]
-    assert any(text.endswith(mark) for text in ended) is (mark == "!")
-    assert any(text.endswith("late") for text in ended)
+    lines = [line for one in written if one.draft.finished for line in one.text.split("\n")]
+    assert any(line.endswith(mark) for line in lines) is bool(ends)
+    assert any(line.endswith("late") for line in lines)
+
+
+def test_a_model_that_knows_nothing_but_formalities_writes_them():
+    model = dpf.backends.Scripted([" Dear", "\n"], lambda _: [1.0, 0.0])
+    writer = HistogramWriter(model, replace(SUPPORT_TICKETS, no_repeat_ngram_size=0))
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request = PublicRequest(prompts=prompts, max_tokens=3)
+    assert model.detokenize(writer.text(Histogram(), request)) == " Dear Dear Dear"
 
 
 @pytest.mark.parametrize(
