@@ -64,7 +64,7 @@ _SITUATIONS: Final = (
     "What do people write about? Name situations of each label by what the writer does, wants or asks, with "
     'semicolons between them: "losing a key; asking what a new key costs". Each gives one text: two or three '
     'will do. A thing alone ("our keys"), or two with "or" between them, give poor texts. These words matter '
-    "most, and are in prompts. Enter skips a label"
+    "most, and are in prompts. Enter skips a label, whose texts then say little"
 )
 
 _WRITER: Final = (
@@ -105,6 +105,9 @@ _AFTER_A_NOUN: Final = re.compile(
     r"an?|the|that|which|whom?|whose|of|to|from|about|in|on|for|by|with|at|as|and|or|sent|written|.+(ing|ed)|,"
 )
 """The words that a noun phrase goes on with behind its noun."""
+
+_LETTER: Final = re.compile("e?-?mails?|letters?", re.IGNORECASE)
+"""Names of a text behind which models write its head, such as an address."""
 
 _FILE: Final = """\
 # Written by `dpfewshot init`. Public: of the records it holds the columns' names, the labels, and whether one
@@ -370,8 +373,8 @@ def _how_private(sizes: Mapping[str, int], noun: str) -> str:
         f"Epsilon limits what all texts tell of one {noun}. Who is 50 % sure that one was used becomes",
         *usual,
         (
-            f"Take 1 if it harms a {noun} to be known to be in the data, as with health or debts: texts of "
-            "smaller labels then read well, too, but say little of your data"
+            f"If it harms a {noun} that others learn of this, as with health or debts, take 1, even where "
+            "texts then reflect no label: they read well, and say little of your data"
         ),
     )
     return "\n".join(lines)
@@ -644,13 +647,14 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
     if label_field.lower() in _NO_NOUN:
         label_field = "Subject"
     texts_are = given["texts_are"] or f"the {text_column.lower()}"
+    text_field = _noun(texts_are) or text_column
     values = {
         **given,
         "file": file,
         "name": name,
         "labels": labels,
         "instruction": f"Write {texts_are}, of the given {label_field.lower()}.",
-        "text_field": _noun(texts_are) or text_column,
+        "text_field": "Message" if _LETTER.fullmatch(text_field) else text_field,
         "label_field": label_field,
     }
     written = {key: _toml(value) for key, value in values.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -99,11 +98,6 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
 _NEXT_TO_NOTHING: Final = 0.01
 """The share of a budget below which no further plan is of use."""
 
-_OF_A_LETTER: Final = re.compile(
-    r"^Dear\b|\[|\b(sincerely|regards|I am writing to)\b|\bSubject:|\bTicket (ID|Number)|^Request for\b",
-    re.IGNORECASE,
-)
-
 _TRIED, _TRIED_TOKENS = 10, 40
 """The most labels that the model writes for without records, and the most tokens: a second or two a text."""
 
@@ -141,13 +135,11 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
     some = f", for {tried} of {len(labels)} labels" if tried < len(labels) else ""
     whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
     yield f"      without your data, {whose} writes{some}:"
-    letters = False
     try:
         for label in labels[:tried]:
             said: list[str] = []
             for _ in range(min(shots, max(1, len(set_up.subjects(label))))):
                 said.append(set_up.without_records(label, said, tokens).text)
-                letters = letters or _OF_A_LETTER.search(said[-1]) is not None
                 shown.append(said[-1])
                 yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
     except BackendError as error:  # the plan is made
@@ -163,9 +155,9 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
             'rather than a thing ("a new name"); plan --label NAME writes of one label alone.'
         )
     yield (
-        f"      {'These read like letters or forms. ' * letters}If yours are of another kind, or from or to "
-        "somebody else, say so in `instruction`: what is written, by whom and to whom, in words that fit "
-        f"every label.{misread} The fewer records a label has, the more its texts are like these"
+        "      If yours are of another kind, or from or to somebody else, say so in `instruction`: what is "
+        f"written, by whom and to whom, in words that fit every label.{misread} The fewer records a label "
+        "has, the more its texts are like these"
     )
 
 

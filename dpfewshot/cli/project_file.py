@@ -186,6 +186,10 @@ def assigned(lines: Sequence[str]) -> dict[str, Any]:
         key = name.strip().partition(".")[0]
         if not equals or not key:
             raise click.UsageError(f"--set must read KEY=VALUE, not {line!r}")
+        if key in {"task", *_SECTIONS["task"]} - _SECTION_OF.keys():
+            raise click.UsageError(
+                f"--set {key}: unknown key; change [task] in the file: it is for all commands"
+            )
         if key not in _SECTION_OF:
             close = get_close_matches(key, _SECTION_OF)
             known = f"did you mean {close[0]}?" if close else f"there are {', '.join(_SECTION_OF)}"

@@ -18,6 +18,9 @@ _PLACE: Final = re.compile(
 )
 """Places for a name or a number, and parts of a form: "Dear [name]", "Mr./Mrs.", "card 12345678"."""
 
+_STUCK: Final = re.compile(r"\b(\w{3,})(?:\W+\1\b){2,}|\w@\w", re.IGNORECASE)
+"""A word that is said three times on end: "urgent, urgent urgent"; or an address alone."""
+
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
     r"|our (?:[\w-]+ ){0,3}services?|have any (?:other )?questions"
@@ -68,7 +71,7 @@ COURTESIES: Final = (
 """What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
 
 
-_FLAWS: Final = _PLACE, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LABEL
+_FLAWS: Final = _PLACE, _STUCK, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LABEL
 
 
 def has_a_models_words(text: str) -> bool:

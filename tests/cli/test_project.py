@@ -246,6 +246,7 @@ def test_numbers_and_the_word_are_taken() -> None:
         ("--set epsilon=1", "--set epsilon: an option or the environment gives it, too"),
         ("--set items=1", "--set items: `generate` does not use it"),
         ("--set swordfish=1", "--set swordfish: unknown key; there are records, text, "),
+        ("--set instruction=Write.", "--set instruction: unknown key; change [task] in the file: it is "),
         ("--set holdut=0", "--set holdut: unknown key; did you mean holdout?"),
         ("--holdout 0", "--holdout is no option: give the line of the project file, --set holdout=..."),
         ("--max_tokens 5", "Did you mean '--max-tokens'?"),

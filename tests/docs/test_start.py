@@ -92,7 +92,6 @@ def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> Non
     (plan,) = blocks(PAGE, "text")
     drawn = "      time:", "        "  # the machine's, and the model's texts
     same = [line for line in plan.splitlines() if not line.startswith(drawn)]
-    out = out.replace("These read like letters or forms. ", "")  # which is told of the texts that are drawn
     assert [line for line in same if line not in out] == []
     labels = [
         [line.partition(":")[0] for line in told.splitlines() if line.startswith(drawn[1])]

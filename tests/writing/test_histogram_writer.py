@@ -157,6 +157,8 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " ABC Corp",
         " notify us if you need anything",
         " Jane Doe",
+        " urgent, urgent Urgent",
+        " water@utility",
     ]
     words += [
         " the client's",
@@ -168,6 +170,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " John D",
         " your bank",
         " I would like",
+        " a bill, a bill",
         " this text",
         " in a picture",
         ".",
@@ -180,7 +183,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 35, *[0] * 11]
+    assert flaws == [*[8] * 38, *[0] * 12]  # the first one says its word three times
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
