@@ -57,7 +57,8 @@ _OF_A_LABEL: Final = re.compile(
 
 
 FORMALITIES: Final = (
-    *("Dear", "Subject", "[", "I am writing", "I'm writing", "inform you", "let you know"),
+    *("Dear", "To Whom", "To:", "Subject", "[", "I am writing", "I'm writing"),
+    *("inform you", "let you know"),
     *("anything I can", "anything else I can", "I hope", "hope you", "hope all", "hope everything"),
     *(f"{it} {finds}" for it in ("email", "letter", "message") for finds in ("finds", "gets", "reaches")),
 )
