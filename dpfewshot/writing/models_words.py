@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 _PLACE: Final = re.compile(
-    r"\[|1234|\bSubject:|\bTicket (?:ID|Number)"
+    r"\[|\((?:[\w ]+'s|your) name\)|1234|\b[Ss]ubject:|\bAnytown\b|\bTicket (?:ID|Number)"
     r"|X(?:XX|YZ|yz)|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\bM(?:r|rs|s)\.?(?:/|,)|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
