@@ -89,9 +89,14 @@ class Model:
             object.__setattr__(self, "model", None)
 
     @property
+    def is_packaged(self) -> bool:
+        """Whether it is the packaged one, which is for trying out."""
+        return self.backend == LLAMA_CPP and self.model is None
+
+    @property
     def name(self) -> str:
         """What results call the model."""
-        packaged = "SmolLM2-135M (packaged)" if self.backend == LLAMA_CPP else self.backend
+        packaged = "SmolLM2-135M (packaged)" if self.is_packaged else self.backend
         return Path(self.model or packaged).name.removesuffix(".gguf")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
+from dpfewshot.backends.downloads import advice
 from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages, warn
@@ -84,6 +85,8 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
             account, pays = f"account: {error}", False
         needed = enough(synthesizer.set_up.mechanism, measured)
         say(f"{synthesizer.describe()}\n      {account}")
+        if project.model.is_packaged and project.text_writer is None:
+            say(f"      model: {advice()}")
         shown: list[str] = []
         free = _without_records(synthesizer, shown) if output is None else _into_file(output, synthesizer)
         for line in free:  # which takes a second or more each

@@ -728,6 +728,7 @@ def test_a_plan_shows_a_text_of_each_subject_without_records(
     described = f"[task.label_descriptions]\n{LABELS[0]} = 'one; another; a third'\n\n[records]"
     Path(FILE_NAME).write_text(told.replace("[records]", described))
     told = made("plan", "--set", "probe_seconds=0.01")[1]
+    assert "the packaged model" not in told
     assert f"{text} 1" not in told  # a mechanism that draws tokens writes of all subjects
     assert "more subjects than texts" not in told
     edit(top_k="# top_k = 100")

@@ -90,9 +90,10 @@ def test_the_plan_is_what_the_page_prints(command: Run, lines: list[str]) -> Non
         status, out, err = command(*shlex.split(line)[1:])
         assert status == 0, out + err
     (plan,) = blocks(PAGE, "text")
-    drawn = "      time:", "        "  # the machine's, and the model's texts
+    drawn = "      time:", "        ", "      model:"  # the machine's, and the model's texts
     same = [line for line in plan.splitlines() if not line.startswith(drawn)]
     assert [line for line in same if line not in out] == []
+    assert "\n      model: the packaged model is for trying out" in out
     labels = [
         [line.partition(":")[0] for line in told.splitlines() if line.startswith(drawn[1])]
         for told in (plan, out)
