@@ -23,6 +23,9 @@ _STUCK: Final = re.compile(r"\b(\w{3,})(?:\W+\1\b){2,}|\w@\w", re.IGNORECASE)
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
+    r"|here to (?:help|assist)|serv(?:e|ing) you|welcome to our"
+    r"|thank you for (?:(?:choos|consider|contact|purchas|shopp|stay)ing"
+    r"|your (?:business|loyalty|order|patience|purchase|support|understanding))"
     r"|our (?:[\w-]+ ){0,3}services?|have any (?:other )?questions"
     r"|if you (?:need|require) (?:any|some|help|assistance|more|further)\w*"
     r"|your (?:account|child|daughter|son)|(?:Hi|Hello|Hey|Dear),? (?:mum|mom|dad)(?:my|dy)?)\b",

@@ -161,6 +161,8 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " water@utility",
         " in Anytown (guest's name)",
         " subject: a bill",
+        " thank you for your patience",
+        " I'm here to help",
     ]
     words += [
         " the client's",
@@ -173,6 +175,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " your bank",
         " I would like",
         " a bill, a bill",
+        " thank you for your help",
         " this text",
         " in a picture",
         ".",
@@ -185,7 +188,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [*[8] * 40, *[0] * 12]  # the first one says its word three times
+    assert flaws == [*[8] * 42, *[0] * 13]  # the first one says its word three times
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
