@@ -19,7 +19,7 @@ _PLACE: Final = re.compile(
 """Places for a name or a number, and parts of a form: "Dear [name]", "Mr./Mrs.", "card 12345678"."""
 
 _STUCK: Final = re.compile(r"\b(\w{3,})(?:\W+\1\b){2,}|\w@\w", re.IGNORECASE)
-"""A word that is said three times on end: "urgent, urgent urgent"; or an address alone."""
+"""A word that is said three times on end, such as "urgent, urgent urgent"; or an e-mail address."""
 
 _RECIPIENT: Final = re.compile(
     r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"

@@ -76,7 +76,7 @@ class Style:
     def says_little(self, text: str) -> bool:
         """Whether a text is shorter than the records, as far as is known, or has only words of its prompt."""
         is_short = len(text.split()) < min(_FEWEST, self.words or _FEWEST)
-        return is_short or self.prompt.issuperset(WORD.findall(text.lower()))
+        return is_short or set() < set(WORD.findall(text.lower())) <= self.prompt
 
     def lacks_name(self, text: str) -> bool:
         """Whether a text shall name somebody, and does not."""

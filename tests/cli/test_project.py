@@ -113,7 +113,8 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert (status, out) == (3, "")
     assert "epsilon is short. It needs epsilon=2, delta=1e-06, and epsilon=1, delta=1e-05 is left" in err
     assert "is left, for 'generates: delivery'" in err  # not the other
-    assert err.startswith("dpfewshot: generate --resume ends an interrupted run. A further run is ")
+    assert err.startswith("dpfewshot: generate --resume ends an interrupted run. A further run is refused: ")
+    assert ". It needs a larger budget: dpfewshot ledger change-budget" in err
     larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+), for good: 50 % ", err)
     assert larger is not None
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
