@@ -3,8 +3,8 @@
     dpfewshot model get qwen-1.5b
     python -m bench.default DATA     # three hours and more on two cores; an interrupted run resumes
 
-Two demonstrations of each label, as in the file that `init --yes` writes. Qwen2.5-Coder 1.5B writes them and labels the
-test texts.
+Two demonstrations of each label, as in the file that `init --yes` writes; four where labels are free, as in the papers.
+Qwen2.5-Coder 1.5B writes them and labels the test texts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dpfewshot as dpf
 from bench.texts import BANK, messages
+from bench.utility import DIRECTORS, GENRES
 from dpfewshot.baselines import instruction_only_demonstrations
 from dpfewshot.evaluation import (
     Experiment,
@@ -32,7 +33,7 @@ from dpfewshot.prompts.chat import in_chat
 
 DEFAULT = Path(__file__).parent / "results/default.jsonl"
 ITEMS = 120
-SHOTS = 2  # of a label
+SHOTS, FREE_SHOTS = 2, 4  # of a label; of all if labels are free
 MODEL = "Qwen2.5-Coder 1.5B"
 NAME, NO_RECORDS = "default", "no records"
 """Of the conditions."""
@@ -50,6 +51,7 @@ class NoRecords:
         made = instruction_only_demonstrations(
             in_chat(request.task, request.backend),
             request.backend,
+            [*dict.fromkeys(request.labels)],
             shots=request.shots_per_label,
             max_tokens=self.max_tokens,
         )
@@ -58,12 +60,18 @@ class NoRecords:
 
 @dataclass(frozen=True)
 class Set:
-    """A public data set with its task."""
+    """A public data set with its task. If its labels are free, `labels` are generated."""
 
     task: dpf.Task
     train: str
     test: str
     max_tokens: int
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def shots(self) -> int:
+        """The demonstrations of a set."""
+        return FREE_SHOTS if self.task.labels is None else SHOTS * len(self.task.labels)
 
     def records(self, folder: Path, name: str) -> list[dpf.Record]:
         """The records of one of its files, in an order that says nothing."""
@@ -93,17 +101,18 @@ SETS = (
     Set(dpf.tasks.TREC, "trec.train", "trec.test", 20),
     Set(NEWS, "agnews.train_subset", "agnews.test", 50),
     Set(ENTRIES, "dbpedia.train_subset", "dbpedia.test_subset", 30),
+    Set(dpf.tasks.MIT_D, "mit_d.train", "mit_d.test", 30, DIRECTORS),
+    Set(dpf.tasks.MIT_G, "mit_g.train", "mit_g.test", 30, GENRES),
 )
 
 
 def trials(data: Set, repetition: int) -> Iterator[Trial]:
     """The conditions of a repetition."""
-    shots = SHOTS * len(data.task.labels or ())
     default = Synthetic(NAME, None, prompts_per_draw=None, max_tokens=data.max_tokens)
-    yield Trial(default, 1.0, shots, repetition)
-    yield Trial(NoRecords(data.max_tokens), 0.0, shots, repetition)
-    yield Trial(NonPrivateSample(), None, shots, repetition)
-    yield Trial(default, 4.0, shots, repetition)
+    yield Trial(default, 1.0, data.shots, repetition)
+    yield Trial(NoRecords(data.max_tokens), 0.0, data.shots, repetition)
+    yield Trial(NonPrivateSample(), None, data.shots, repetition)
+    yield Trial(default, 4.0, data.shots, repetition)
     if not repetition:
         yield Trial(ZeroShot(), 0.0, 0)
 
@@ -117,7 +126,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     given = parser.parse_args()
     writer, user = (
-        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (256, 3072)
+        dpf.backends.LlamaCpp("qwen-1.5b", kept_prompts=30, context_tokens=tokens) for tokens in (384, 3072)
     )
     results = Results(DEFAULT)
     for repetition in range(given.repetitions):
@@ -132,6 +141,7 @@ def main() -> None:
                 user_name=MODEL,
                 delta=1e-5,
                 confidential=False,
+                labels=data.labels,
             )
             evaluate(one, trials(data, repetition), results)
 

@@ -152,7 +152,7 @@ def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
 
 def _draw(population: UnitSequence, pool: int, writer: PromptWriter) -> list[list[int]]:
     sampler = PoissonSampler(Fraction(pool, len(population)), pool, 1)
-    drawn = Bodies(population, writer).of(sampler.draw(population.sizes))
+    drawn = Bodies(population, writer.body).of(sampler.draw(population.sizes))
     return [body for subset in drawn for body in subset if body is not None]
 
 

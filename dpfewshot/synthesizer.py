@@ -307,7 +307,7 @@ class Synthesizer:
 
         They are released: what the texts of a `WordHistogram` say of the records comes from them, and from
         counts of first words, lengths and ends. Some may be noise: half of them, if a label has few. Labels
-        that are not counted are missing, and all of them without a guarantee.
+        that are not counted are missing, and all of them without a guarantee. Free labels share one count.
         """
         return self._generation.counted_words()
 

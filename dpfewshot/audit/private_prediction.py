@@ -143,7 +143,7 @@ def prediction_losses(
     watched = _Watched(mechanism.start(draws, noise_multiplier), setting)
     unpaid = Reservation.make(None, Terms(None, None, 1, max_tokens, noise_multiplier, {}))
     request = TextRequest(
-        units=Bodies(each_a_unit(records), writer),
+        units=Bodies(each_a_unit(records), writer.body),
         sampler=PoissonSampler(Fraction(1), setting.prompts, records_per_prompt=1),
         release=watched,
         reservation=unpaid,

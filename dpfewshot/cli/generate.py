@@ -189,14 +189,15 @@ def _tell_words(synthesizer: Synthesizer) -> None:
     except DPFewShotError as error:  # the run is written and paid for
         warn(f"the words that were counted cannot be shown: {error}")
         return
-    if 0 < len(counted_words) <= LISTED:
+    told = dict[str, list[str]]()  # one count may serve several labels
+    for label, words in counted_words.items():
+        told.setdefault(", ".join(words[:_WORDS]), []).append(on_one_line(label))
+    if 0 < len(told) <= LISTED:
         stages()(
             "words that stand out in the noisy count of your records; of a label's few, half may be noise:"
         )
-        for label, words in counted_words.items():
-            stages()(
-                f"  {on_one_line(label)}: {', '.join(words[:_WORDS]) or 'none that stands out of the noise'}"
-            )
+        for line, labels in told.items():
+            stages()(f"  {', '.join(labels)}: {line or 'none that stands out of the noise'}")
 
 
 def _conclude(demonstrations: Demonstrations, account: Account | None, *, replaceable: bool) -> None:

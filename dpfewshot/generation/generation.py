@@ -201,7 +201,9 @@ class Generation:
         for run in self.runs:
             kept = None if run.reservation is None else run.reservation.histogram
             if kept is not None and self.set_up.certified and isinstance(loop, HistogramLoop):
-                found.setdefault(run.plan.labels[0], []).extend(loop.writer.known_words(kept))
+                words = loop.writer.known_words(kept)
+                for label in run.plan.labels:
+                    found.setdefault(label, []).extend(words)
         return {label: [*dict.fromkeys(words)] for label, words in found.items()}
 
     def close(self) -> None:

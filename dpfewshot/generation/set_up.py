@@ -166,7 +166,8 @@ class SetUp:
             settings = self.plan.settings
             units = settings.division.generating(self.units[stratum.scope])
             parts = disjoint_parts(units, settings.disjoint_parts)
-            self._bodies[stratum.scope] = [Bodies(each, self.writer) for each in parts]
+            tokens_of = self.writer.text if self.mechanism.draws_once else self.writer.body
+            self._bodies[stratum.scope] = [Bodies(each, tokens_of) for each in parts]
         return self._bodies[stratum.scope][part]
 
     def sampler(self, stratum: StratumPlan) -> Sampler:
@@ -235,7 +236,9 @@ class SetUp:
             task = {name: task[name] for name in ("name", "labels")}
             for name in ("shots_per_label", "max_tokens", "tokens_per_draw", "prompt_tokens"):
                 del plan[name]
-            mark = [tuple(self.backend.tokenize(f" {label}")) for label in labels]
+            plan["parts"] = [stratum.figures() | {"labels": stratum.scope} for stratum in self.plan.strata]
+            names = [stratum.scope or self.task.name for stratum in self.plan.strata]
+            mark = [tuple(self.backend.tokenize(f" {name}")) for name in names]
         return {
             "task": task,
             "plan": plan,

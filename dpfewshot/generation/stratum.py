@@ -155,7 +155,7 @@ class StratumRun(StratumRow):
                     max_tokens=max_tokens,
                     topic=self.set_up.topic(label, number),
                     released=tokens,
-                    earlier=[str(line["text"]) for line in reservation.released if line["label"] == label],
+                    earlier=self._earlier(reservation, label),
                     subject=subject,
                     fits=partial(self.set_up.label_check.fits, label),
                     stop=stop,
@@ -164,6 +164,11 @@ class StratumRun(StratumRow):
                     for token in drawn:
                         on_token(token)
             return self._recorded(reservation, label, loop.text(subject, tokens), tokens)
+
+    def _earlier(self, reservation: Reservation, label: str) -> list[str]:
+        """The texts from which a further one differs: of its label, or all that one count serves."""
+        serves_all = self.is_counted and self.plan.scope is None
+        return [str(one["text"]) for one in reservation.released if serves_all or one["label"] == label]
 
     def _affordable(self, max_tokens: int, released: int) -> int:
         """How many tokens a demonstration may have of which some are released.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
-from dpfewshot.prompts.writer import Body, PromptWriter
+from dpfewshot.prompts.writer import Body
 from dpfewshot.records.units import Integers, UnitSequence, labels_by_row, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Relation
@@ -88,11 +88,11 @@ def check_record_labels(task: Task, records: Sequence[Record]) -> None:
 class Bodies:
     """The records of units in tokens, read when they are drawn. Private; the repr shows nothing."""
 
-    __slots__ = ("_kept", "_writer", "units")
+    __slots__ = ("_kept", "_tokens_of", "units")
 
-    def __init__(self, units: UnitSequence, writer: PromptWriter) -> None:
+    def __init__(self, units: UnitSequence, tokens_of: Callable[[Record], Body]) -> None:
         self.units = units
-        self._writer = writer
+        self._tokens_of = tokens_of
         self._kept: OrderedDict[tuple[int, int], Body] = OrderedDict()  # the last used is the last
 
     @property
@@ -111,7 +111,7 @@ class Bodies:
         """
         missing = [one for one in chain.from_iterable(subsets) if one not in self._kept]
         for one, record in zip(missing, self.units.take(missing), strict=True):
-            self._kept[one] = None if record is None else self._writer.body(record)
+            self._kept[one] = None if record is None else self._tokens_of(record)
         for one in chain.from_iterable(subsets):
             self._kept.move_to_end(one)
         bodies = [list(map(self._kept.__getitem__, subset)) for subset in subsets]

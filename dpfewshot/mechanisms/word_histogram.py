@@ -190,8 +190,8 @@ def is_word(token: int, backend: LogprobBackend, *, subject: bool, lower: bool =
 class WordHistogram(Mechanism):
     """Counts the words of all records once, with noise; a model writes any number of texts from the counts.
 
-    Its tasks have given labels, one field and no schema. No prompt has a record, but the backend is trusted
-    all the same: its tokenizer reads each one.
+    Its tasks have one field and no schema; where labels are free, one count serves all of them. No prompt
+    has a record, but the backend is trusted all the same: its tokenizer reads each one.
     """
 
     name: ClassVar[str] = "word-histogram"

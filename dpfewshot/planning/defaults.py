@@ -35,8 +35,8 @@ def counts_words(task: Task, chosen: Settings) -> bool:
 
 
 def can_count(task: Task) -> bool:
-    """Whether `WordHistogram` suits a task: it has given labels, one field and no schema."""
-    return task.labels is not None and len(task.layout.fields) <= 1 and not task.layout.schema
+    """Whether `WordHistogram` suits a task: it has one field and no schema."""
+    return len(task.layout.fields) <= 1 and not task.layout.schema
 
 
 def planned_mechanism(task: Task, chosen: Settings, vocabulary_size: int) -> tuple[Mechanism, str]:
@@ -82,8 +82,7 @@ def _of_all_units(planner: Planner, chosen: Settings) -> tuple[Planner, tuple[st
     name = planner.mechanism.name
     if not can_count(planner.writer.task):
         raise InvalidPlan(
-            f"the mechanism {name} needs a task with given labels, one field and no schema: "
-            "leave the mechanism out"
+            f"the mechanism {name} needs a task with one field and no schema: leave the mechanism out"
         )
     if planner.settings.records_per_prompt > 1:
         raise InvalidPlan(f"{name} has no prompts of records: use records_per_prompt=1")

@@ -151,10 +151,14 @@ class PromptWriter:
 
     def body(self, record: Record) -> Body:
         """One record's tokens after its opener; None if it cannot be tokenised."""
-        return none_if_unusable(
-            partial(self._body, record),
-            public=lambda: self.backend.detokenize(self.backend.tokenize(self.task.preamble())),
-        )
+        return none_if_unusable(partial(self._body, record), public=self._works)
+
+    def text(self, record: Record) -> Body:
+        """The tokens of one record's text, without its label; None if it cannot be tokenised."""
+        return none_if_unusable(partial(self._text, record.text), public=self._works)
+
+    def _works(self) -> str:
+        return self.backend.detokenize(self.backend.tokenize(self.task.preamble()))
 
     def _body(self, record: Record) -> list[int]:
         text = self._text(record.text)

@@ -117,20 +117,20 @@ def test_a_record_that_cannot_be_read_is_one_null(path: Path, monkeypatch: pytes
     """A rule of that record alone: no other body changes."""
     indexed, writer = dpf.index_records(path), PromptWriter(TASK, Sentence(), 100)
     draw = [[(3, 0)], [(4, 0), (5, 0)]]
-    whole = Bodies(each_a_unit(indexed), writer).of(draw)
+    whole = Bodies(each_a_unit(indexed), writer.body).of(draw)
     sound = type(indexed).take
     monkeypatch.setattr(
         type(indexed),
         "take",
         lambda self, rows: [None if row == 4 else sound(self, [row])[0] for row in rows],
     )
-    assert Bodies(each_a_unit(indexed), writer).of(draw) == [whole[0], [None, whole[1][1]]]
+    assert Bodies(each_a_unit(indexed), writer.body).of(draw) == [whole[0], [None, whole[1][1]]]
 
 
 def test_tokens_are_kept_for_later_draws_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpfewshot.generation.units._KEPT", 5)
     backend = Noting()
-    bodies = Bodies(each_a_unit(tickets()), PromptWriter(TASK, backend, 100))
+    bodies = Bodies(each_a_unit(tickets()), PromptWriter(TASK, backend, 100).body)
 
     def written(units: range) -> int:
         before = len(backend.written)

@@ -613,7 +613,6 @@ def test_the_histogram_of_many_records_has_their_words(whole_model):
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        (dpf.Task("free", "Write.", "Kind", "Text", None), Settings(), "given labels"),
         (dpf.Task("shaped", "Write.", "Kind", "Text", ("a",), schema="[0-9]{3}"), Settings(), "no schema"),
         (dpf.Task("plain", "Write.", "Kind", "Text", ("a",)), Settings(records_per_prompt=2), "per_prompt=1"),
         (dpf.Task("plain", "Write.", "Kind", "Text", ("a",)), Settings(tokens_per_draw=2), "one draw"),

@@ -94,13 +94,13 @@ def test_words_are_counted_where_they_can_be() -> None:
     assert [one.steps for one in plan.strata] == [1, 1]
 
 
-FREE = dpf.Task("free", "Write.", "Kind", "Text", None)
+FIELDS = dpf.Task("fields", "Write.", "Kind", "", ("a",), ("Text", "Mood"))
 SHAPED = dpf.Task("shaped", "Write.", "Kind", "Text", ("a",), schema="[0-9]{3}")
 
 
 @pytest.mark.parametrize(
     ("task", "chosen"),
-    [(FREE, Settings()), (SHAPED, Settings())]
+    [(FIELDS, Settings()), (SHAPED, Settings())]
     + [
         (TASK, Settings(**{name: 2}))
         for name in ("prompts_per_draw", "records_per_prompt", "tokens_per_draw")

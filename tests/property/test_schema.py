@@ -81,7 +81,7 @@ def released(task: dpf.Task, backend: Moody, mechanism: Any, tokens: int, every:
     writer = PromptWriter(task, backend, 20)
     made: list[int] = []
     request = TextRequest(
-        units=Bodies(each_a_unit(records), writer),
+        units=Bodies(each_a_unit(records), writer.body),
         sampler=PoissonSampler(Fraction(1), 3, 1, random_source),
         release=mechanism.start(Draws(1.0, 1, 1, 3, RowChange.ADDED), 1.0, random_source),
         reservation=Reservation.make(None, Terms(None, None, tokens, every, 1.0, {})),

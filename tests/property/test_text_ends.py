@@ -80,7 +80,7 @@ def test_no_record_moves_the_end_of_another(
     found = []
     for text in (values, other):
         records = [Record(each, "refund") for each in ("one", text_for(task, text), "three")]
-        bodies = Bodies(each_a_unit(records), writer).of([[(0, 0)], [(1, 0), (2, 0)]])
+        bodies = Bodies(each_a_unit(records), writer.body).of([[(0, 0)], [(1, 0), (2, 0)]])
         found.append([prompts.suffix(subset, []) for subset in bodies])
     (alone, shared), (same, changed) = found
     assert alone == same
