@@ -29,12 +29,21 @@ README = ROOT / "README.md"
 READINGS = ROOT / "docs/decisions/histogram.md"
 PICTURE = ROOT / "docs/accuracy.svg"
 
-NAMES = {"bank messages": "banking77", "trec": "TREC", "agnews": "AG News", "dbpedia": "DBPedia"}
+NAMES = {
+    "bank messages": "banking77",
+    "trec": "TREC",
+    "agnews": "AG News",
+    "dbpedia": "DBPedia",
+    "mit-d": "MIT-D",
+    "mit-g": "MIT-G",
+}
 LABELS = {
     "bank messages": "topic, of ten",
-    "trec": "kind of question",
+    "trec": "answer type",
     "agnews": "topic of news",
     "dbpedia": "kind of thing",
+    "mit-d": "director",
+    "mit-g": "genre",
 }
 """What a task's labels are."""
 
