@@ -102,6 +102,11 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         _tell_plan(project, synthesizer, resuming=bool(run))
         if synthesizer.unfinished and not run:
             warn("--resume continues the unfinished run of this plan in the account; this begins another")
+        elif project.counts_words and not run and synthesizer.newest_run():
+            warn(
+                "--resume adds what this plan's run in the account lacks, such as more shots, at no cost; "
+                "this counts the words again, and is paid for"
+            )
         if there and not run:
             warn(f"{output} has {counted(there, 'line')} already: this run's are appended")
         begins = not run or _begins(synthesizer, run)
@@ -268,10 +273,11 @@ def _naming_resume(project: Project, there: int) -> Iterator[None]:
                 "it over, and pays for labels that have not begun"
             )
         elif there and project.counts_words and account is not None and account.entries:
+            further = "" if project.task.labels else ", generate --resume those of further labels"
             free = (
                 f"{project.output} has {counted(there, 'text')}: if this plan wrote them, dpfewshot replace "
-                "writes others in their place, and more or longer ones once shots or max_tokens are raised, "
-                f"at no cost; {free}"
+                "writes others in their place, and more or longer ones once shots or max_tokens are raised"
+                f"{further}, at no cost; {free}"
             )
         raise refusal.saying(
             f"{free}. A further run is refused: {refusal}. It needs a larger budget: {larger}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -57,6 +57,7 @@ class StratumRow:
         reservation: what is left of its plan; None until it is needed.
         away: whether another process may have it.
         late: what is recorded and was not returned, since its record came late or is another process's.
+        awaited: the reservation whose words were waited for: once, since they may be lost.
         lock: held by the thread that generates.
     """
 
@@ -72,6 +73,7 @@ class StratumRow:
     away: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     late: list[Demonstration] = field(default_factory=list, init=False, repr=False)
+    awaited: Reservation | None = field(default=None, init=False, repr=False)
 
     @property
     def cost(self) -> EventCost | None:
@@ -252,10 +254,14 @@ class StratumRow:
     def await_count(self, stop: StopSignal) -> None:
         """Take what a process records that had drawn when this one took the row over."""
         reservation, waited = self.reservation, 0.0
-        while self.joins and reservation is not None and waited < _RECORDED_WITHIN:
+        while self.joins and reservation not in (None, self.awaited) and waited < _RECORDED_WITHIN:
             if self.is_counted or self.draws_left or self.catch_up(reservation):
-                break
+                return
+            if self._of_another() is not None:  # a third one took it over
+                self.join(stop)
+                return
             waited += self._pause(stop)
+        self.awaited = reservation
 
     def catch_up(self, reservation: Reservation) -> bool:
         """Add what other processes released from the same words; whether there is any."""
@@ -273,7 +279,7 @@ class StratumRow:
         return record()
 
     def keep(self, kept: Counter[str]) -> None:
-        """Let others take the place of what it has released and is not kept.
+        """Let others take the place of what it has released of its labels and is not kept.
 
         Args:
             kept: the hashes of the lines to keep, of which those that are found are taken off.
@@ -286,7 +292,7 @@ class StratumRow:
         for _ in range(_ATTEMPTS):
             self.catch_up(self.reservation)
             left = kept.copy()
-            if self.reservation.stand(_standing(self.reservation, left)):
+            if self.reservation.stand(_standing(self.reservation, left, self.labels)):
                 break
         else:
             raise LedgerError(OTHERS)
@@ -317,9 +323,9 @@ class StratumRow:
         return _LOOK_EVERY
 
 
-def _standing(reservation: Reservation, kept: Counter[str]) -> list[int]:
-    """The slots if the lines that are kept stand, and others take the place of the rest."""
-    lines, slots = reservation.released, [place_of(slot) for slot in reservation.slots]
+def _standing(reservation: Reservation, kept: Counter[str], labels: Sequence[str]) -> list[int]:
+    """The slots if the lines that are kept stand, and others of these labels take the place of the rest."""
+    lines, slots = reservation.released, {place_of(slot): slot for slot in reservation.slots}
     replaced = [place for place in range(len(lines)) if place not in slots]  # which may be kept again
     stand = []
     for place in (*slots, *replaced):
@@ -328,5 +334,5 @@ def _standing(reservation: Reservation, kept: Counter[str]) -> list[int]:
             kept[digest] -= 1
             stand.append(place)
         elif place in slots:
-            stand.append(~place)
+            stand.append(~place if lines[place]["label"] in labels else slots[place])
     return stand

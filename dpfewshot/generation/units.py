@@ -24,11 +24,12 @@ def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
         raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, as public input")
     if not planned:
         raise InvalidPlan(f"labels= names no label: leave it out for all labels of task {task.name!r}")
+    if isinstance(labels, str):
+        raise InvalidPlan("labels= is one string, which would be a label for each letter: give a list")
+    for label in planned:
+        task.check_label(label)
     if len(set(planned)) < len(planned):
         raise InvalidPlan("labels= names a label twice: name each once")
-    if task.labels is not None:
-        for label in planned:
-            task.check_label(label)
     return planned
 
 

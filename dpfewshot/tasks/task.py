@@ -160,13 +160,12 @@ class Task:
             raise InvalidTask(f"{path}: {error}") from None
 
     def check_label(self, label: str) -> None:
-        """Refuse with `InvalidTask` a label that the task does not have, or a blank one if labels are free.
+        """Refuse with `InvalidTask` a label that the task does not have, or what is none if they are free.
 
         The message names the task's labels and never the refused one, which may be a record's.
         """
         if self.labels is None:
-            if not label.strip():
-                raise InvalidTask(f"a label of task {self.name!r} must not be blank")
+            _check_line(label, "label")
         elif label not in self.labels:
             known = ", ".join(self.labels)
             raise InvalidTask(f"task {self.name!r} has no such label; its labels are {known}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +49,8 @@ class LabelCheck:
             BackendError: the model is away, and may come back. Any other failure says nothing.
         """
         if self._task.labels is None:
-            return label.casefold() in text.casefold()
+            said, words = (" ".join(normalize("NFKC", one).casefold().split()) for one in (text, label))
+            return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", said) is not None
         try:
             return self._fits(label, text)
         except BaseException as error:

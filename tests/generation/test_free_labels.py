@@ -73,8 +73,10 @@ def test_control_bodies_of_prompts_have_the_label(model):
 def test_a_text_has_its_label_in_its_words_and_the_model_is_not_asked(model, monkeypatch):
     check = synthesizer(model, "Anna Bell").set_up.label_check
     monkeypatch.setattr(model, "next_token_logprobs", None)
-    assert check.fits("Anna Bell", "what did anna bell direct")
+    assert check.fits("Anna Bell", "what did anna  bell direct")
+    assert check.fits("Zo\N{LATIN SMALL LETTER E WITH DIAERESIS}", "who is zoe\N{COMBINING DIAERESIS}?")
     assert not check.fits("Anna Bell", "what did anna direct")
+    assert not check.fits("Anna Bell", "what did joanna bell direct")
 
 
 def test_a_text_differs_from_those_of_all_labels(model, monkeypatch):
@@ -85,3 +87,22 @@ def test_a_text_differs_from_those_of_all_labels(model, monkeypatch):
     )
     made = synthesizer(model, "one", "two").generate_all()
     assert asked == [[], [made[0].text]]
+
+
+def test_texts_of_labels_that_a_call_does_not_name_stay(model, tmp_path):
+    account = dpf.open_account(f"sqlite:///{tmp_path}/b.db", "films", create=BUDGET)
+    first = synthesizer(model, "one", "two", account=account).generate_all(resume=True)
+    with synthesizer(model, "three", account=account) as further:
+        replaced = further.generate_all(resume=True)
+        further.generate_all(resume=True, keep=[])
+    texts = [one.text for one in synthesizer(model, "one", "two", account=account).generate_all(resume=True)]
+    assert texts == [one.text for one in first]
+    stand = synthesizer(model, "three", account=account).generate_all(resume=True)
+    assert stand[0].text != replaced[0].text
+
+
+@pytest.mark.parametrize("labels", [("one", None), ("one", 3), ("one", "a\nb"), ("\udce9",), "one"])
+def test_what_is_no_label_is_refused_before_anything_is_charged(model, tmp_path, labels):
+    account = dpf.open_account(f"sqlite:///{tmp_path}/b.db", "films", create=BUDGET)
+    with pytest.raises(dpf.DPFewShotError, match=r"the task's label |a label for each letter"):
+        dpf.Synthesizer(TASK, films(), model, budget=BUDGET, labels=labels, account=account)

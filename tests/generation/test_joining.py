@@ -18,6 +18,7 @@ from dpfewshot.audit.certified import check_certificates
 from dpfewshot.errors import LedgerError
 from dpfewshot.generation import row
 from dpfewshot.generation.histogram_loop import HistogramLoop
+from dpfewshot.runtime.stopping import StopSignal
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
 from dpfewshot.writing.writer import HistogramWriter
 from tests.support.resuming import fails_once
@@ -143,6 +144,16 @@ def test_a_draw_that_a_process_made_is_not_taken_over(process: Any, monkeypatch:
         process().generate("Refund")
     with pytest.raises(dpf.BudgetExceeded, match="1 of 'Refund' cannot be made"):
         process().generate_all(resume=True)
+
+
+def test_words_that_may_be_lost_are_waited_for_once(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    died_at(Reservation, "keep", process, monkeypatch)
+    monkeypatch.setattr(row, "_RECORDED_WITHIN", 0.1)
+    waits: list[float] = []
+    monkeypatch.setattr(StopSignal, "wait", lambda _, seconds: waits.append(seconds))
+    with pytest.raises(dpf.BudgetExceeded, match="3 of 'Refund' cannot be made"):
+        process(shots_per_label=3).generate_all(resume=True)
+    assert len(waits) == 1
 
 
 def test_two_processes_that_release_one_text_record_it_twice(
@@ -316,6 +327,28 @@ def test_a_count_that_is_drawn_is_recorded_though_the_run_is_taken_over(
         before("record_progress", monkeypatch, taken_over)
         made = first.generate("Refund")
         check(ledger_url, [made, *others[0].result(60)], first)
+
+
+def test_who_waits_for_a_count_shares_it_though_a_third_one_takes_the_run_over(
+    process: Any, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = process(), process(), process()
+    with ThreadPoolExecutor(2) as threads:
+        others: list[Any] = []
+
+        def taken_over() -> None:
+            for number, each in enumerate((second, third), start=1):
+                others.append(threads.submit(each.generate_all, resume=True))
+                while acts(ledger_url)["resume"] < number:
+                    time.sleep(0.01)
+
+        before("record_progress", monkeypatch, taken_over)
+        made = first.generate("Refund")
+        texts = [one for each in others for one in each.result(60)]
+    assert len({str(each.counted_words()) for each in (second, third)}) == 1
+    assert len({one.certificate.run for one in (made, *texts)}) == 1
+    spent = dpf.open_account(ledger_url, "tickets").spent
+    assert spent == dpf.PrivacySpend(first.plan.epsilon, first.plan.delta)
 
 
 def test_a_count_whose_record_failed_is_kept_by_a_process_that_loses_the_run(

@@ -125,8 +125,9 @@ def test_check_label_names_the_tasks_labels_and_not_the_refused_one() -> None:
             task.check_label(refused)
         assert str(caught.value) == "task 'mood' has no such label; its labels are Glad, Sad"
     MIT_D.check_label("Zebulon")  # labels are free
-    with pytest.raises(InvalidTask, match="must not be blank"):
-        MIT_D.check_label(" ")
+    for label, says in ((" ", "is empty"), ("a\nb", "one line"), ("\ud800", "surrogate"), (3, "not int")):
+        with pytest.raises(InvalidTask, match=says):
+            MIT_D.check_label(label)
 
 
 # --- files ----------------------------------------------------------------------------------------
