@@ -316,6 +316,11 @@ def delta_text(delta: float) -> str:
     return rounded_up_text(delta, 3)
 
 
+def spend_text(spend: PrivacySpend) -> str:
+    """Write an (ε, δ) for people."""
+    return f"epsilon {epsilon_text(spend.epsilon)}, delta {delta_text(spend.delta)}"
+
+
 def duration_text(seconds: float) -> str:
     """In seconds up to two minutes, at least one, in minutes up to two hours, else in hours."""
     for size, name in ((3600, "hours"), (60, "minutes")):

@@ -21,7 +21,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, stages
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
-from dpfewshot.values import Demonstration, PrivacyBudget, delta_text, epsilon_text
+from dpfewshot.values import Demonstration, PrivacyBudget, spend_text
 
 if TYPE_CHECKING:
     from dpfewshot.backends import LogprobBackend
@@ -222,8 +222,7 @@ def demo(*, project: Project, as_json: bool) -> None:
     # by its name only where the shell finds it
     program = "dpfewshot" if shutil.which("dpfewshot") else os.path.relpath(sys.argv[0])
     click.echo(
-        f"spent: epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}, in "
-        f"{time.monotonic() - started:.0f} s\n"
+        f"spent: {spend_text(spent)}, in {time.monotonic() - started:.0f} s\n"
         f"{secrets_in(demonstrations)}\n"
         f"You may publish these lines, or use them in prompts to any model, without limit.\n"
         f"{NEXT_STEPS.format(program)}"

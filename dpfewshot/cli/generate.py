@@ -30,15 +30,14 @@ from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.values import (
     Demonstration,
-    PrivacySpend,
     amount_text,
     counted,
-    delta_text,
     epsilon_text,
     on_one_line,
     percent_text,
     plural,
     rounded_up_text,
+    spend_text,
     unit_noun,
 )
 
@@ -208,9 +207,9 @@ def _tell_words(synthesizer: Synthesizer) -> None:
 def _conclude(demonstrations: Demonstrations, account: Account | None, *, replaceable: bool) -> None:
     """Say what the texts cost and are good for."""
     if demonstrations.certified and (spent := demonstrations.spent):
-        stages()(f"spent: {_spelled(spent)}")
+        stages()(f"spent: {spend_text(spent)}")
         with suppress(LedgerError):
-            if account is not None and (in_all := _spelled(account.spent)) != _spelled(spent):
+            if account is not None and (in_all := spend_text(account.spent)) != spend_text(spent):
                 stages()(f"spent from the account in all: {in_all}")
         stages()(
             "you may publish these texts, or use them in prompts to any model, without limit; names and "
@@ -244,10 +243,6 @@ def _tell_next(project: Project) -> None:
                 f"next: dpfewshot choose tests whether they help, on the {kept}, at no further cost; it "
                 "takes up to an hour"
             )
-
-
-def _spelled(spent: PrivacySpend) -> str:
-    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}"
 
 
 @contextmanager

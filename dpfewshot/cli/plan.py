@@ -30,6 +30,7 @@ from dpfewshot.values import (
     on_one_line,
     percent_text,
     plural,
+    spend_text,
     unit_noun,
 )
 
@@ -204,10 +205,7 @@ def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
     if in_all is None or not before.epsilon:
         return ""
     sure = percent_text(believed(0.5, in_all.epsilon))
-    return (
-        f". With what was spent before: epsilon {epsilon_text(in_all.epsilon)}, delta "
-        f"{delta_text(in_all.delta)}, and 50 % sure becomes at most {sure} sure"
-    )
+    return f". With what was spent before: {spend_text(in_all)}, and 50 % sure becomes at most {sure} sure"
 
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:

@@ -23,9 +23,8 @@ from dpfewshot.values import (
     PrivacyBudget,
     PrivacySpend,
     check_whole,
-    delta_text,
-    epsilon_text,
     on_one_line,
+    spend_text,
     unit_of,
 )
 
@@ -143,10 +142,6 @@ def _choice_in_words(choice: Choice, model: str, where: str) -> str:
     )
 
 
-def _amounts(spent: PrivacySpend) -> str:
-    return f"epsilon {epsilon_text(spent.epsilon)}, delta {delta_text(spent.delta)}"
-
-
 @contextmanager
 def _choosing(
     project: Project, texts: Iterable[Demonstration]
@@ -204,7 +199,7 @@ def _inputs(project: Project, texts: Iterable[Demonstration]) -> tuple[Records, 
     with project.data.lines_named():
         scope = open_payment(task, records, budget=budget, account=account, **divided).scope
     pays = f" of the account {name!r}" if name else " without a ledger that counts it"
-    told = f"this may spend {_amounts(cost)}{pays}"
+    told = f"this may spend {spend_text(cost)}{pays}"
     if account is not None:
         try:
             check_budget(account, [scope], cost, by_stratum=False)
@@ -212,7 +207,7 @@ def _inputs(project: Project, texts: Iterable[Demonstration]) -> tuple[Records, 
             raise explained(refusal, scope) from None
         if account.rule == Admission.SUM:
             after, _ = account.check([(scope, cost)])
-            spent, then = _amounts(account.spent), _amounts(after)
+            spent, then = spend_text(account.spent), spend_text(after)
             told = f"the account {name!r} has spent at most {spent} in all, and then at most {then}, "
             told += "if nothing else spends"
     stages()(f"{told}; interrupted before it is done, it spends nothing")
@@ -272,5 +267,6 @@ def labels(*, project: Project, count: int, candidates: str | None, as_json: boo
     spent = release.spent or PrivacySpend(0.0, 0.0)
     unit = f"each {on_one_line(release.unit or 'record')} is one unit"
     click.echo(
-        f"{len(release.labels)} labels for {_amounts(spent)}, neighbours {release.relation}, {unit}", err=True
+        f"{len(release.labels)} labels for {spend_text(spent)}, neighbours {release.relation}, {unit}",
+        err=True,
     )
