@@ -228,8 +228,7 @@ def _ask(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) ->
     try:
         replace_asked(synthesizer, project, work)
     except (DPFewShotError, click.UsageError) as error:
-        message = error.message if isinstance(error, click.UsageError) else error
-        warn(f"{message}. The texts of this run are paid for: once that is mended, dpfewshot replace goes on")
+        warn(f"{error}. The texts of this run are paid for: once that is mended, dpfewshot replace goes on")
 
 
 def _tell_next(project: Project) -> None:

@@ -349,11 +349,6 @@ class _File:
         try:
             yield
         except (DPFewShotError, click.UsageError) as error:
-            message = error.message if isinstance(error, click.UsageError) else str(error)
-            plain = re.sub("[_-]", " ", message)
-            named = (
-                one
-                for one in self.tables.get(section, {})
-                if one.replace("_", " ").removesuffix("s") in plain
-            )
-            raise self.error(message, key or max(named, key=len, default=""), section) from None
+            plain, keys = re.sub("[_-]", " ", str(error)), self.tables.get(section, {})
+            named = (one for one in keys if one.replace("_", " ").removesuffix("s") in plain)
+            raise self.error(str(error), key or max(named, key=len, default=""), section) from None
