@@ -252,27 +252,21 @@ class PlanOptions:
 
     def made_mechanism(self) -> Mechanism | None:
         """The mechanism that is named or described; None leaves it to the planner or the preset."""
-        from dpfewshot.mechanisms import InvisibleInk
         from dpfewshot.mechanisms import by_name as mechanism_by_name
         from dpfewshot.planning.defaults import INK_TEMPERATURE, INK_TOP_K
 
-        settings = {name: getattr(self, name) for name in ("clip", "temperature", "top_p")}
-        given = [name for name in ("top_k", *settings) if getattr(self, name) is not None]
-        if self.mechanism is None and not given:
+        settings = {name: getattr(self, name) for name in ("top_k", "clip", "temperature", "top_p")}
+        given = {name: value for name, value in settings.items() if value is not None}
+        if self.mechanism is not None:
+            return mechanism_by_name(self.mechanism, **given)
+        if not given:
             return None
-        if self.mechanism is None and self.preset is not None:
-            raise InvalidPlan(f"{given[0]} with preset needs --mechanism")
-        drawn = {"top_k", "temperature"}.issuperset(given) and self.sampling != "fixed-size"
-        if self.mechanism is None and drawn:  # the planner's own, but for what is given
-            temperature = INK_TEMPERATURE if self.temperature is None else self.temperature
-            mechanism: Mechanism = InvisibleInk(INK_TOP_K, temperature)
-        else:
-            mechanism = mechanism_by_name(self.mechanism or "public-centred", **settings)
-        if self.top_k is None:
-            return mechanism
-        if reason := mechanism.refused_settings.get("top_k"):
-            raise InvalidPlan(f"{mechanism.name} has no top_k: {reason}")
-        return replace(mechanism, top_k=None if self.top_k == "all" else self.top_k)  # type: ignore[type-var]
+        if self.preset is not None:
+            raise InvalidPlan(f"{next(iter(given))} with preset needs --mechanism")
+        if self.sampling == "fixed-size" or not given.keys() <= {"top_k", "temperature"}:
+            return mechanism_by_name("public-centred", **given)
+        planned = {"top_k": INK_TOP_K, "temperature": INK_TEMPERATURE}  # but for what is given
+        return mechanism_by_name("invisible-ink", **(planned | given))
 
 
 @dataclass(frozen=True)
