@@ -18,7 +18,7 @@ from dpfewshot.account.draws import ANY_TOKENS
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
-from dpfewshot.cli.models import Model, workers_of
+from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line
 from dpfewshot.cli.printing import quiet_option, stages, warn, wrapped
@@ -80,7 +80,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
         --max-tokens 15 --output demos.jsonl
       dpfewshot generate ... --set preset=tang
     """
-    output, ledger, prompts = project.output, project.account.ledger, project.settings.prompts_per_draw
+    output, ledger = project.output, project.account.ledger
     if resume == "":
         raise click.UsageError("--resume '' names no run: name one, or leave the name out")
     run: bool | str = resume is not None and (resume == NEWEST or resume)
@@ -91,9 +91,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
     with (
         nullcontext() if run or ledger is None else _naming_resume(project, there),
         Lines(output, held=as_json and output is None) as lines,  # opened before anything is spent
-        workers_of(
-            project.model, workers=project.workers, ray=project.ray, prompts=prompts, ledger=ledger
-        ) as work,
+        project.generating_workers() as work,
         project.synthesizer(
             resuming=bool(run), described=not click.get_current_context().params["quiet"]
         ) as synthesizer,

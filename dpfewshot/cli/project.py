@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -20,7 +20,7 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name
 from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
-from dpfewshot.cli.models import Model, open_backend, setting
+from dpfewshot.cli.models import Model, open_backend, setting, workers_of
 from dpfewshot.cli.printing import in_options, stages, warn
 from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.tasks import Task, by_name
@@ -394,6 +394,11 @@ class Project:
             with refusals(opened, None, by_stratum=True):
                 opened.check(synthesizer.set_up.account_costs())
         return synthesizer
+
+    def generating_workers(self) -> AbstractContextManager[dict[str, Any]]:
+        """The workers that generate, as arguments of `Synthesizer.generate_all`; none if none are named."""
+        prompts, ledger = self.settings.prompts_per_draw, self.account.ledger
+        return workers_of(self.model, workers=self.workers, ray=self.ray, prompts=prompts, ledger=ledger)
 
     def chat_writer(self) -> ChatWriter | None:
         """The model that writes texts in the backend's place, if one is named; it says what is sent to it."""

@@ -16,7 +16,7 @@ import click
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.cli.lines import Lines
-from dpfewshot.cli.models import Model, workers_of
+from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, say, stages
 from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
@@ -90,13 +90,7 @@ def replace(*, project: Project, numbers: Sequence[str], as_json: bool) -> None:
         raise LedgerError(f"the account has no texts to replace yet. {_OTHERS}")
     asks = not as_json and at_terminal()
     with (
-        workers_of(
-            project.model,
-            workers=project.workers,
-            ray=project.ray,
-            prompts=project.settings.prompts_per_draw,
-            ledger=project.account.ledger,
-        ) as work,
+        project.generating_workers() as work,
         project.synthesizer(resuming=True, described=True) as synthesizer,
     ):
         before = _checked(synthesizer, project, chosen)
