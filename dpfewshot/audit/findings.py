@@ -36,6 +36,13 @@ class Figure:
         if any(not isinstance(one, (int, float)) or not abs(one) <= sys.float_info.max for one in numbers):
             raise ValueError(f"the figure {self.name!r} has a number that is not finite")
 
+    @property
+    def interval(self) -> str:
+        """The interval in words, which may be open at one end; empty if there is none."""
+        if self.low is None:
+            return "" if self.high is None else f"at most {self.high:.4g}"
+        return f"at least {self.low:.4g}" if self.high is None else f"{self.low:.4g} to {self.high:.4g}"
+
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:

@@ -182,8 +182,6 @@ def _in_words(finding: AuditFinding) -> Iterator[str]:
 
 
 def _number(figure: Figure) -> str:
-    interval = (
-        "" if figure.low is None or figure.high is None else f" ({figure.low:.4g} to {figure.high:.4g})"
-    )
+    interval = f" ({figure.interval})" if figure.interval else ""
     reference = "" if figure.reference is None else f", reference {rounded_up_text(figure.reference, 4)}"
     return f"{figure.value:.4g}{interval}{reference}"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
-from dpfewshot.audit import Figure
 from dpfewshot.errors import needs_extra
 from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
 from dpfewshot.report.contents import Contents
@@ -86,7 +85,6 @@ def _environment() -> Environment:
         "short": _short,
         "details": _details,
         "scope": scope_text,
-        "interval": _interval,
         "noun": unit_noun,
     }
     environment.globals |= {
@@ -144,11 +142,3 @@ def _short(value: object) -> str:
 def _details(details: Mapping[str, object]) -> str:
     text = json.dumps(details, indent=2, ensure_ascii=False, default=str)
     return text if len(text) <= _DETAILS else f"{text[:_DETAILS]}\n… {len(text):,} characters in all"
-
-
-def _interval(figure: Figure) -> str:
-    """Write a figure's interval, which may be open at one end."""
-    low, high = figure.low, figure.high
-    if low is None:
-        return "none" if high is None else f"at most {high:.4g}"
-    return f"at least {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
