@@ -46,15 +46,22 @@ _SERVERS_ARE_SLOW: Final = (
 
 
 def setting(
-    default: Any, text: str = "", /, *flags: str, of: Sequence[str] = (), section: str = "", **further: Any
+    default: Any,
+    text: str = "",
+    /,
+    *flags: str,
+    of: Sequence[str] = (),
+    section: str = "",
+    path: bool = False,
+    **further: Any,
 ) -> Any:
     """Return a dataclass's field that a project file and `--set` set; with a text for --help, an option, too.
 
     The option's names are `flags`, or the field's. `of` names the backends that have it, if not all do;
-    `section` is that of the project file where the dataclass is not one.
+    `section` is that of the project file where the dataclass is not one; `path`: the value is one.
     docs/how-to/project-file.md says what each setting is.
     """
-    metadata = {"text": text, "flags": flags, "of": of, "section": section, "click": further}
+    metadata = {"text": text, "flags": flags, "of": of, "section": section, "path": path, "click": further}
     return field(default=default, metadata=metadata)
 
 
@@ -74,7 +81,7 @@ class Model:
     api_key_env: str | None = setting(None, of=[OPENAI])
     dialect: str | None = setting(None, of=[OPENAI])
     proxy: str | None = setting(None, of=[OPENAI])
-    ca_bundle: str | None = setting(None, of=[OPENAI])
+    ca_bundle: str | None = setting(None, of=[OPENAI], path=True)
     device: str | None = setting(None, of=[HUGGING_FACE])
     dtype: str | None = setting(None, of=[HUGGING_FACE])
     gpu_layers: int | None = setting(None, of=[LLAMA_CPP])

@@ -89,7 +89,7 @@ class Data:
     task: str | Task = setting(  # noqa: RUF009 - a field
         "", "A built-in task (agnews, dbpedia, trec, mit-g, mit-d) or a .toml file.", type=click.UNPROCESSED
     )
-    records: str = setting("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.")
+    records: str = setting("", "Private records: .jsonl, .csv, .tsv (also .gz) or .parquet.", path=True)
     text: str | Mapping[str, str] = setting("text")  # or each text field's column
     label_column: str = setting("label")
     unit: str | None = setting(None, "The column that names whom a record belongs to (a customer id).")
@@ -282,8 +282,8 @@ class Project:
     text_writer_url: str | None = setting(None, section="model")
     text_writer_key_env: str | None = setting(None, section="model")
     text_writer_proxy: str | None = setting(None, section="model")
-    text_writer_ca_bundle: str | None = setting(None, section="model")
-    text_writer_log: str = setting(SENT, section="model")
+    text_writer_ca_bundle: str | None = setting(None, section="model", path=True)
+    text_writer_log: str = setting(SENT, section="model", path=True)
     probe_seconds: float = setting(2.0, section="plan")
     workers: int | None = setting(None, section="generate")
     ray: str | None = setting(None, section="generate")
@@ -295,17 +295,18 @@ class Project:
     proxy_choice: bool = setting(False, section="choose")
     rounds: int = setting(2, section="search")
     most_candidates: int = setting(12, section="search")
-    user_model: str | None = setting(None, section="evaluate")
+    user_model: str | None = setting(None, section="evaluate", path=True)
     public_data: bool = setting(False, section="evaluate")
     plays: int = setting(1000, section="audit")
     beta: float = setting(1e-3, section="audit")
     texts_only: bool = setting(False, section="audit")
-    baseline: str | None = setting(None, section="audit")
+    baseline: str | None = setting(None, section="audit", path=True)
     items: int = setting(100, section="audit")
     title: str = setting("Privacy report", section="report")
-    demonstrations: str | None = setting(None, section="output")  # `takes` gives these three to options
-    chosen: str | None = setting(None, section="output")
-    report: str | None = setting(None, section="output")
+    # `takes` gives the next three to options
+    demonstrations: str | None = setting(None, section="output", path=True)
+    chosen: str | None = setting(None, section="output", path=True)
+    report: str | None = setting(None, section="output", path=True)
     output: str | None = setting(None, "The file to write.")
 
     @property

@@ -61,15 +61,6 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 OUTPUT: Final = _SECTIONS["output"]
 """The keys of files that commands write and read."""
 
-_PATHS: Final = (
-    "records",
-    "ca_bundle",
-    "text_writer_ca_bundle",
-    "text_writer_log",
-    "user_model",
-    "baseline",
-    *OUTPUT,
-)
 _SQLITE: Final = "sqlite:///"
 
 
@@ -265,7 +256,7 @@ def _placed(folder: Path, key: str, value: Any) -> Any:
         return _SQLITE + str(folder / value.removeprefix(_SQLITE))
     # A model may be a name on a hub, which has folders.
     is_model = key == "model" and ((folder / value).exists() or re.fullmatch(r"[^/:]+\.gguf", value))
-    return str(folder / value) if key in _PATHS or is_model else value
+    return str(folder / value) if SETTINGS[key].metadata["path"] or is_model else value
 
 
 class _File:
