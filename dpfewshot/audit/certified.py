@@ -27,6 +27,7 @@ class CheckedEntry:
     """What a ledger says of the demonstrations that name one of its entries.
 
     Attributes:
+        labels: of the demonstrations, sorted.
         entry: the ledger's number for it; None if the ledger has no such entry, as are the next two.
         state: "reserved", "charged", "settled" or "cancelled".
         cost: as the ledger has it, as is the provenance, but for prompts and text writers, which lines alone
@@ -37,6 +38,7 @@ class CheckedEntry:
     dataset: str
     reservation: str
     demonstrations: int
+    labels: tuple[str, ...]
     entry: int | None
     state: str | None
     cost: PrivacySpend | None
@@ -145,8 +147,10 @@ class _Account:
 
 def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> CheckedEntry:
     reserved = None if account is None else account.reserved.get(key[1])
+    labels = tuple(sorted({one.label for _, one, _ in lines}))
     if account is None or reserved is None:
-        return CheckedEntry(*key, len(lines), None, None, None, Provenance(), (_missing(key, account),))
+        missing = (_missing(key, account),)
+        return CheckedEntry(*key, len(lines), labels, None, None, None, Provenance(), missing)
     row, details = account.entries[reserved["entry"]], json.loads(reserved["details"])
     problems = tuple(dict.fromkeys(_disagreements(lines, account, row, details)))
     provenance = Provenance.of(details)
@@ -157,7 +161,7 @@ def _checked(key: _Key, lines: Sequence[_Line], account: _Account | None) -> Che
     if writers := sorted(one for one in stated if one.startswith(WRITER)):  # of which no plan knows
         provenance = replace(provenance, model=", ".join([*filter(None, [provenance.model]), *writers]))
     cost = amount_of(row).as_spend()
-    return CheckedEntry(*key, len(lines), row["id"], row["state"], cost, provenance, problems)
+    return CheckedEntry(*key, len(lines), labels, row["id"], row["state"], cost, provenance, problems)
 
 
 def _missing(key: _Key, account: _Account | None) -> str:

@@ -328,12 +328,6 @@ def verify(*, file: str, project: Project, details: bool, as_json: bool) -> None
         document: dict[str, Any] = {"file": file, "verified": checked.verified, **asdict(checked)}
         for account in document["accounts"]:
             account["holds_for"] = _holds_for(opened.account(account["dataset"]))
-    labels: dict[str | None, set[str]] = {}
-    for one in lines.values():
-        reservation = None if one.certificate is None else one.certificate.reservation
-        labels.setdefault(reservation, set()).add(one.label)
-    for entry in document["entries"]:
-        entry["labels"] = sorted(labels[entry["reservation"]])
     if as_json:
         click.echo(json.dumps({**document, "does_not_show": LIMITS}))
     else:
