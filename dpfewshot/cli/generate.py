@@ -18,11 +18,10 @@ from dpfewshot.account.draws import ANY_TOKENS
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
-from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line
 from dpfewshot.cli.printing import quiet_option, stages, warn, wrapped
-from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import GENERATION, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
 from dpfewshot.cli.replace import JUDGE, at_terminal, replace_asked
@@ -57,7 +56,7 @@ _STOPPING: Final = "\nstopping after this text; once more stops now, {}\n"
 
 @click.command()
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "workers", "ray", "output"),
+    *(*GENERATION, "workers", "ray", "output"),
     required=("task", "records", "epsilon"),
     files={"demonstrations": "output"},
     output={"help": "A .jsonl file to append to. Default: standard output."},

@@ -13,10 +13,9 @@ import click
 from click.core import ParameterSource
 
 from dpfewshot.backends.downloads import advice
-from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages, warn
-from dpfewshot.cli.project import TEXT_WRITER, WORD_HISTOGRAM, AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import GENERATION, WORD_HISTOGRAM, AccountName, Project
 from dpfewshot.demonstrations import json_line
 from dpfewshot.errors import BackendError, BudgetExceeded, LedgerError
 from dpfewshot.runtime.files import write_errors
@@ -42,10 +41,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "probe_seconds"),
-    required=("task", "records", "epsilon"),
-)
+@takes(*GENERATION, "probe_seconds", required=("task", "records", "epsilon"))
 @click.option("--details", is_flag=True, help="Show sigma, q, steps, noise and the reasons of each setting.")
 @click.option(
     "--output", help="A new .jsonl file for texts without records, of all labels: they cost nothing."

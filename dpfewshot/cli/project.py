@@ -129,12 +129,6 @@ _RECORD: Final = re.compile(r"record (\d+) ")
 SENT: Final = "sent.txt"
 """The file that gets each request to a text writer, beside the project file."""
 
-TEXT_WRITER: Final = (
-    *("text_writer", "text_writer_url", "text_writer_key_env"),
-    *("text_writer_proxy", "text_writer_ca_bundle", "text_writer_log"),
-)
-"""The settings of a model that writes the texts in the backend's place."""
-
 COLUMNS: Final = ("text", "label_column", "unit")
 """The settings that name the columns of records."""
 
@@ -519,6 +513,12 @@ PARTS: Final[Mapping[str, type]] = {
 SETTINGS: Final[Mapping[str, Field[Any]]] = {
     one.name: one for part in (*PARTS.values(), Project) for one in fields(part) if one.metadata
 }
+
+GENERATION: Final[Sequence[type | str]] = (
+    *(Data, Model, Budget, PlanOptions, AccountName),
+    *(name for name in SETTINGS if name.startswith("text_writer")),
+)
+"""The settings of a generation, with those of a model that writes the texts in the backend's place."""
 
 
 def names_of(part: type) -> list[str]:

@@ -16,10 +16,9 @@ import click
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.cli.lines import Lines
-from dpfewshot.cli.models import Model
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import quiet_option, say, stages
-from dpfewshot.cli.project import TEXT_WRITER, AccountName, Budget, Data, PlanOptions, Project
+from dpfewshot.cli.project import GENERATION, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -57,7 +56,7 @@ _RECORDED: Final = (
 @click.command()
 @click.argument("numbers", nargs=-1)
 @takes(
-    *(Data, Model, Budget, PlanOptions, AccountName, *TEXT_WRITER, "workers", "ray", "output"),
+    *(*GENERATION, "workers", "ray", "output"),
     required=("task", "records", "epsilon", "ledger", "output"),
     files={"demonstrations": "output"},
     output={"help": "The .jsonl file that `generate` wrote."},
