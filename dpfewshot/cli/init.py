@@ -250,8 +250,9 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     is_there = _fetched(given["model"], yes=yes)
     _warn_of_writer(project)
     first = "dpfewshot plan" if is_there else f"dpfewshot model get {given['model']}, then dpfewshot plan"
+    named = f"labels, which are public and in every prompt: {', '.join(labels)}"
     for line in (
-        *([_public(labels)] if yes else ()),
+        *([named] if yes else ()),
         *_in_words(project),
         f"model: {given['model']}" + (f"; {advice()}" if given["model"] == PACKAGED else ""),
         *(() if given["text_writer"] else (_NO_WRITER_NAMED,)),
@@ -563,10 +564,6 @@ def _fetched(model: str, *, yes: bool) -> bool:
         warn(on_one_line(str(error)) or "the fetch is interrupted")
         return False
     return True
-
-
-def _public(labels: Sequence[str]) -> str:
-    return f"labels, which are public and in every prompt: {', '.join(map(on_one_line, labels))}"
 
 
 def _counted(sizes: Mapping[str, int], noun: str) -> str:

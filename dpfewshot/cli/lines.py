@@ -59,9 +59,7 @@ class Lines:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._file is None or self._file.closed or self.output is None:
             return
-        if (
-            kind is not None and self._is_new
-        ):  # a failed run leaves no file behind, unless another one writes it
+        if kind is not None and self._is_new:  # a failed run leaves no file, unless another one writes it
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(self._file.fileno()).st_size == 0:
@@ -107,10 +105,8 @@ def lines_of(path: str | None) -> Counter[bytes]:
     """The lines of a file, if there is one, as it is now, without their ends."""
     if path is None or not Path(path).is_file():
         return Counter()
-    with write_errors(path):
-        return Counter(
-            line.strip() for line in Path(path).read_bytes().splitlines()
-        )  # editors differ in ends
+    with write_errors(path):  # editors differ in ends
+        return Counter(line.strip() for line in Path(path).read_bytes().splitlines())
 
 
 def _missing_end(path: str) -> bytes:

@@ -54,8 +54,7 @@ def takes(
         files: keys of [output], each with the option that it sets.
         changed: what a setting has otherwise in this command.
     """
-    listed = [one for each in wanted for one in ([each] if isinstance(each, str) else names_of(each))]
-    names = list(dict.fromkeys(listed))
+    names = [one for each in wanted for one in ([each] if isinstance(each, str) else names_of(each))]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = json_option(command)
