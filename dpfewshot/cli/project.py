@@ -289,7 +289,7 @@ class Project:
     proxy_choice: bool = setting(False, section="choose")
     rounds: int = setting(2, section="search")
     most_candidates: int = setting(12, section="search")
-    user_model: str | None = setting(None, section="evaluate", path=True)
+    user_model: str | None = setting(None, section="evaluate")
     public_data: bool = setting(False, section="evaluate")
     plays: int = setting(1000, section="audit")
     beta: float = setting(1e-3, section="audit")

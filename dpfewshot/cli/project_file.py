@@ -255,8 +255,10 @@ def _placed(folder: Path, key: str, value: Any) -> Any:
     if key == "ledger" and value.startswith(_SQLITE):
         return _SQLITE + str(folder / value.removeprefix(_SQLITE))
     # A model may be a name on a hub, which has folders.
-    is_model = key == "model" and ((folder / value).exists() or re.fullmatch(r"[^/:]+\.gguf", value))
-    return str(folder / value) if SETTINGS[key].metadata["path"] or is_model else value
+    is_file = key in {"model", "user_model"} and (
+        (folder / value).exists() or re.fullmatch(r"[^/:]+\.gguf", value)
+    )
+    return str(folder / value) if SETTINGS[key].metadata["path"] or is_file else value
 
 
 class _File:

@@ -17,7 +17,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import audit, init
-from dpfewshot.cli.project_file import FILE_NAME
+from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.records.units import units_by_label
 from dpfewshot.sample_data import SUPPORT_TICKETS, support_tickets
@@ -896,6 +896,13 @@ def test_from_another_folder(made: Run, folder: Path, monkeypatch: pytest.Monkey
     assert (status, out) == (2, "")
     assert err == "dpfewshot: nowhere.toml: cannot be read: No such file or directory\n"
     assert "Missing option '--task'" in made("plan")[2]
+
+
+@pytest.mark.parametrize(("user", "placed"), [("qwen-0.5b", "qwen-0.5b"), ("own.gguf", "elsewhere/own.gguf")])
+@pytest.mark.usefixtures("made")
+def test_a_models_name_is_no_path(user: str, placed: str) -> None:
+    content = Path("dpfewshot.toml").read_text() + f'\n[evaluate]\nuser_model = "{user}"\n'
+    assert parsed(Path("elsewhere/dpfewshot.toml"), content).project.user_model == placed
 
 
 def test_a_given_option_and_the_environment_win(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def generated(made: Run) -> Run:
 
 def test_generate_says_first_that_what_its_run_lacks_is_free(generated: Run) -> None:
     assert generated("ledger", "change-budget", "--epsilon", "9", "--delta", "1e-4")[0] == 0
-    free = "warning: --resume adds what this plan's run in the account lacks, such as more shots, at no cost; "
+    free = "warning: --resume adds what this plan's run in the account lacks, such as more shots, at no cost"
     status, _, err = generated("generate")
     assert (status, err.count(free)) == (0, 1)
     status, _, err = generated("generate", "--resume")
