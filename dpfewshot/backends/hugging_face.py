@@ -437,18 +437,13 @@ class HuggingFace(StreamBackend[HuggingFaceModel]):
     ) -> None:
         check_settings(context_tokens, kept_prompts, decode_batch)
         loaded = HuggingFaceModel(model, device, dtype, attention)
-        super().__init__(
-            loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
-        )
         kind = str(loaded.dtype).partition(".")[2]
         self.model_identity = loaded.model_identity()
         self.tokenizer_identity = loaded.tokenizer_identity()
         self._description = f"{loaded.name} on {loaded.device} in {kind}, {attention} attention"
-        try:
-            self._settle()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(
+            loaded, context_tokens=context_tokens, kept_prompts=kept_prompts, decode_batch=decode_batch
+        )
 
     def describe(self) -> str:
         """Return the model, its device, and how prompts take their steps."""

@@ -156,8 +156,8 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/llama_cpp/backend.py",
-        'if self._lanes > 1 and not self._passes("lanes", self._check_lanes, facts):',
-        'if self._lanes > 99 and not self._passes("lanes", self._check_lanes, facts):',
+        'if self._lanes > 1 and not self._passes("lanes", self._check_lanes):',
+        'if self._lanes > 99 and not self._passes("lanes", self._check_lanes):',
         "lanes are used only where they give the same bits",
         "tests/backends/test_llama_checks.py",
     ),

@@ -102,10 +102,10 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             raise BackendError(f"threads={threads}: at least 1")
         path = local_file(model)
         check_file(path)
-        facts = build_facts(path)
+        self._facts = build_facts(path)
         loaded = LlamaModel(path, threads, gpu_layers, weights)
         self.weights: str = weights
-        self.model_identity = f"sha256:{facts['model']}"
+        self.model_identity = f"sha256:{self._facts['model']}"
         self.tokenizer_identity = f"sha256:{loaded.vocabulary_hash()}"
         super().__init__(
             loaded,
@@ -114,11 +114,6 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             decode_batch=decode_batch,
             lanes=1 if loaded.on_gpu else lanes_of(threads),
         )
-        try:
-            self._settle(facts)
-        except BaseException:
-            self.close()
-            raise
 
     def describe(self) -> str:
         """Return the device, its threads and lanes, the model file and how it is evaluated."""
@@ -129,14 +124,14 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         form = "" if self.weights == FILE else f" with {self.weights} weights"
         return f"llama.cpp {where}{lanes}, {model.path.name}{form}{steps}"
 
-    def _settle(self, facts: machine.Facts) -> None:
+    def _settle(self) -> None:
         """Choose how prompts take their steps, and how many are evaluated at a time."""
         shared = self._decode_batch
         if self._model.on_gpu:
             self._check_on_device()
         else:
             self.batch_invariant = True
-            if shared > 1 and not self._passes("steps", self._check_steps, facts):
+            if shared > 1 and not self._passes("steps", self._check_steps):
                 self._step_one_by_one()
         self._fell_back = self._decode_batch < shared
         if self._fell_back:
@@ -144,14 +139,14 @@ class LlamaCpp(StreamBackend[LlamaModel]):
                 f"llama.cpp's steps of {shared} prompts are not batch invariant here: "
                 "prompts take their steps one by one, as with decode_batch=1, which is slower",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        if self._lanes > 1 and not self._passes("lanes", self._check_lanes, facts):
+        if self._lanes > 1 and not self._passes("lanes", self._check_lanes):
             warnings.warn(
                 "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
                 "which is slower",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             self._lanes = 1
 
@@ -171,9 +166,9 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
         return same and conformance.check_batch_invariance(self, short).passed
 
-    def _passes(self, name: str, check: Callable[[], bool], facts: machine.Facts) -> bool:
+    def _passes(self, name: str, check: Callable[[], bool]) -> bool:
         """Return the cached verdict of a check, or run the check, free its streams, and cache the verdict."""
-        facts = dict(facts) | {
+        facts = dict(self._facts) | {
             "checked": name,
             "lanes": self._lanes,
             "context_tokens": self.context_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from enum import Enum
@@ -113,7 +114,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         start_afresh_in_children(self)
         try:
             self._check_limits()
-        except BackendError:
+            self._settle()
+        except BaseException:
             self.close()
             raise
 
@@ -231,6 +233,10 @@ class StreamBackend(LogprobBackend, Generic[Model]):
             finally:
                 self._calls -= 1
                 self._free_if_idle()
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Check the loaded model, and choose how prompts take their steps."""
 
     def _check_limits(self) -> None:
         longest = self._model.longest
