@@ -102,9 +102,12 @@ class Dialect(ABC):
     def read(self, answer: Any, prompts: Sequence[Tokens], support: Tokens | None) -> list[Logprobs]:
         """Return one row per prompt, over the support or the vocabulary, or raise `Malformed`."""
 
-    @abstractmethod
     def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """Return what an answer says about the model; a change means a different model."""
+        """Return the model's name and the fingerprint of settings in an answer; a change means another model.
+
+        `row` checks the vocabulary, and the canary the weights.
+        """
+        return field(answer, "model"), answer.get("system_fingerprint")
 
     def kind_of(self, support: Tokens | None) -> str:
         """Return the kind of a request: `WHOLE`, or `CHOSEN` where a support's ids are sent."""

@@ -129,10 +129,6 @@ class LlamaServer(Dialect):
             raise Malformed from None
         return [self.row(pairs, support)]
 
-    def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """Return the model's name; `row` checks its vocabulary, and the canary its weights."""
-        return (field(answer, "model"),)
-
     def _asked_of(self, prompt: Tokens) -> dict[str, Any]:
         return {
             **NEUTRAL,

@@ -68,8 +68,13 @@ class VLLM(Dialect):
         """Read the model card, the tokenizer, and how many log-probabilities the server returns."""
         await self._read_card()
         await self._connect_tokenizer()
-        self._most = await self._most_logprobs()
-        ids = await self.client.ask(*self._request_of_an_end(), _ids)
+        prompts = [[next(iter(self.end_token_ids))]]
+        try:
+            ids = await self.client.ask(*self.request(prompts, None, {}), _ids, public=True)
+        except Refused as refusal:  # it returns no more than it says
+            stated = ALLOWED.search(refusal.message)
+            self._most = int(stated.group(1)) if stated else USUAL_MOST
+            ids = await self.client.ask(*self.request(prompts, None, {}), _ids)
         self.vocabulary_size = len(ids)
         if ids != set(range(len(ids))):
             raise BackendError(
@@ -133,10 +138,6 @@ class VLLM(Dialect):
             raise Malformed
         return [self.row(_top(choice), support) for choice in choices]
 
-    def identity_of(self, answer: Any) -> tuple[Any, ...]:
-        """Return the model's name and the fingerprint of the server's settings."""
-        return field(answer, "model"), answer.get("system_fingerprint")
-
     async def _read_card(self) -> None:
         listed = await self.client.get(f"{self.client.base}/models")
         cards = {card.get("id"): card for card in (listed or {}).get("data", [])}
@@ -169,19 +170,6 @@ class VLLM(Dialect):
         self.end_token_ids = frozenset(self._end_names)
         dressed, bare = await self._tokens_of("a"), await self._tokens_of("a", add_special_tokens=False)
         self.bos = dressed[0] if dressed[1:] == bare else None
-
-    async def _most_logprobs(self) -> int:
-        """Return how many log-probabilities per token the server returns, which its refusal of more says."""
-        try:
-            await self.client.ask(*self._request_of_an_end(), lambda answer: answer, public=True)
-        except Refused as refusal:
-            stated = ALLOWED.search(refusal.message)
-            return int(stated.group(1)) if stated else USUAL_MOST
-        return MORE_THAN_ANY
-
-    def _request_of_an_end(self) -> tuple[str, dict[str, Any]]:
-        """Return a request of all log-probabilities behind an end token."""
-        return self.request([[next(iter(self.end_token_ids))]], None, {})
 
     async def _chunk(self, tokens: Sequence[int]) -> list[str]:
         """Return the texts of neighbouring tokens, in one request if the separator tells them apart."""
