@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dpfewshot.backends.servers import dialect
 from dpfewshot.backends.servers.client import Client, Fault, Gate, Malformed, server_address
 from dpfewshot.errors import BackendError, needs_extra
 from dpfewshot.runtime.background import in_background
@@ -18,9 +19,6 @@ TextWriter = Callable[[str], str]
 
 _SECONDS: Final = 60.0
 """For how long a request is retried; it is given up after five times as long."""
-
-
-_RULE: Final = "-" * 60
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class ChatWriter:
         if self.log is not None:
             try:
                 with Path(self.log).open("a", encoding="utf-8", errors="replace") as file:
-                    file.write(f"{prompt}\n\n{_RULE}\n\n")
+                    file.write(f"{prompt}\n\n{'-' * 60}\n\n")
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", error)
                 raise BackendError(f"cannot write {self.log!r}, so nothing is sent: {reason}") from None
@@ -113,10 +111,7 @@ class ChatWriter:
 
 
 def _content(answer: Any) -> str:
-    try:
-        content = answer["choices"][0]["message"]["content"]
-    except (LookupError, TypeError):
-        raise Malformed from None
+    content = dialect.field(answer, "choices", 0, "message", "content")
     if not isinstance(content, str | None):
         raise Malformed
     return content or ""
