@@ -220,16 +220,25 @@ class KVStreams:
         self.failed = False
         self._library = library = model.library
         self._vocabulary_size = model.vocabulary_size
-        self._context = library.llama_init_from_model(
-            model.handle, _parameters(library, streams, cells, threads, on_gpu=model.on_gpu)
-        )
+        parameters = library.llama_context_default_params()
+        parameters.n_ctx = cells * streams
+        parameters.n_seq_max = streams
+        parameters.n_batch = size = max(cells, streams)
+        parameters.n_ubatch = min(UBATCH, size)
+        parameters.n_outputs_max = streams
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.kv_unified = False
+        parameters.swa_full = True  # else a sliding window's cache cannot be rewound
+        parameters.offload_kqv = parameters.op_offload = model.on_gpu
+        parameters.no_perf = True
+        self._context = library.llama_init_from_model(model.handle, parameters)
         if not self._context:
             raise BackendError(
                 f"llama.cpp cannot make a context of {streams} streams of {cells} tokens: "
                 "lower kept_prompts, context_tokens or threads"
             )
         self._memory = library.llama_get_memory(self._context)
-        size = max(cells, streams)
         self._batch = library.llama_batch_init(size, 0, 1)
         for index in range(size):
             self._batch.n_seq_id[index] = 1
@@ -293,19 +302,3 @@ class KVStreams:
     def _fail(self, what: str) -> None:
         self.failed = True
         raise BackendError(f"{what}: the caches are lost, try again", retryable=True)
-
-
-def _parameters(library: Library, streams: int, cells: int, threads: int, *, on_gpu: bool) -> Any:
-    parameters = library.llama_context_default_params()
-    parameters.n_ctx = cells * streams
-    parameters.n_seq_max = streams
-    parameters.n_batch = max(cells, streams)
-    parameters.n_ubatch = min(UBATCH, parameters.n_batch)
-    parameters.n_outputs_max = streams
-    parameters.n_threads = parameters.n_threads_batch = threads
-    parameters.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    parameters.kv_unified = False
-    parameters.swa_full = True  # else a sliding window's cache cannot be rewound
-    parameters.offload_kqv = parameters.op_offload = on_gpu
-    parameters.no_perf = True
-    return parameters
