@@ -12,7 +12,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -90,22 +90,22 @@ def user_folder() -> Path:
     return cache / "dpfewshot"
 
 
-def kept_verdict(facts: Facts, kind: type[Verdict]) -> Verdict | None:
-    """Return the cached verdict on exactly these facts; None if no file holds one of this kind."""
-    try:
+def verdict_on(facts: Facts, kind: type[Verdict], find: Callable[[], Verdict]) -> Verdict:
+    """Return the cached verdict on exactly these facts; find it, and cache it, if no file holds one.
+
+    If it cannot be cached, it is found out again next time.
+    """
+    with suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):
         kept = json.loads(_file(facts).read_text(encoding="utf-8"))
-        verdict = kept["verdict"] if kept["facts"] == dict(facts) else None
-    except (OSError, RuntimeError, ValueError, LookupError, TypeError):
-        return None
-    return verdict if isinstance(verdict, kind) else None
-
-
-def keep_verdict(facts: Facts, verdict: bool | str) -> None:
-    """Cache a verdict. If that fails, it is found out again next time."""
+        verdict = kept["verdict"]
+        if kept["facts"] == dict(facts) and isinstance(verdict, kind):
+            return verdict
+    found = find()
     with suppress(OSError, RuntimeError):
         file = _file(facts)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(file, json.dumps({"facts": dict(facts), "verdict": verdict}, indent=1), mode=0o600)
+        write_whole(file, json.dumps({"facts": dict(facts), "verdict": found}, indent=1), mode=0o600)
+    return found
 
 
 def processor() -> str:
@@ -133,7 +133,14 @@ def digest_of(*files: Path) -> str:
 
 def _digest_of(path: Path) -> str:
     """Return the SHA-256 of a file; of a large one as it is cached, until the file changes."""
+
+    def digest() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     found = path.stat()
+    if found.st_size < _LARGE:
+        return digest()
     facts: Facts = {
         "sha256 of": str(path.resolve()),
         "device": found.st_dev,
@@ -142,14 +149,7 @@ def _digest_of(path: Path) -> str:
         "modified": found.st_mtime_ns,
         "changed": found.st_ctime_ns,  # which no program can set
     }
-    kept = kept_verdict(facts, str) if found.st_size >= _LARGE else None
-    if kept is not None:
-        return kept
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if found.st_size >= _LARGE:
-        keep_verdict(facts, digest)
-    return digest
+    return verdict_on(facts, str, digest)
 
 
 def _file(facts: Facts) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpfewshot.backends import machine
-from dpfewshot.backends.machine import digest_of, keep_verdict, kept_verdict, steering_variables
+from dpfewshot.backends.machine import digest_of, steering_variables, verdict_on
 
 
 @pytest.mark.parametrize(
@@ -52,25 +52,32 @@ def test_threads_of_llama_cpp_sleep_early_unless_the_user_says_otherwise(own: st
 FACTS = {"model": "00", "threads": 2, "weights": None}
 
 
+def is_found_out(facts):
+    """Whether no verdict on these facts is cached; if so, one is from now on."""
+    asked = []
+    assert verdict_on(facts, bool, lambda: not asked.append(facts)) is True
+    return bool(asked)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "null", '{"verdict": true}', '{"facts": {}, "verdict": true}', b"\xff"]
 )
 def test_a_damaged_verdict_is_ignored(cache, content):
-    assert kept_verdict(FACTS, bool) is None
-    keep_verdict(FACTS, True)
-    assert kept_verdict(FACTS, bool) is True
+    assert is_found_out(FACTS)
+    assert not is_found_out(FACTS)
     [kept] = cache.iterdir()
     kept.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert kept_verdict(FACTS, bool) is None
+    assert is_found_out(FACTS)
     kept.write_text(json.dumps({"facts": FACTS, "verdict": "yes"}))
-    assert kept_verdict(FACTS, bool) is None
+    assert is_found_out(FACTS)
 
 
 def test_any_other_fact_is_another_verdict(cache):
-    keep_verdict(FACTS, True)
+    assert is_found_out(FACTS)
     for name, value in (("model", "01"), ("threads", 3), ("weights", "bf16"), ("new", 1)):
-        assert kept_verdict(FACTS | {name: value}, bool) is None
-    assert len(list(cache.iterdir())) == 1
+        assert is_found_out(FACTS | {name: value})
+    assert len(list(cache.iterdir())) == 5
+    assert not is_found_out(FACTS)
 
 
 @pytest.mark.parametrize("cache_home", ["relative", "{}/file"], ids=["no home", "no folder"])
@@ -81,8 +88,8 @@ def test_where_no_cache_can_be_written_nothing_is_kept(tmp_path, monkeypatch, ca
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", cache_home.format(tmp_path))
     monkeypatch.setattr("dpfewshot.backends.machine.Path.home", homeless)
-    keep_verdict(FACTS, True)
-    assert kept_verdict(FACTS, bool) is None
+    assert is_found_out(FACTS)
+    assert is_found_out(FACTS)
 
 
 def test_a_digest_tells_files_apart(tmp_path, monkeypatch):

@@ -178,12 +178,9 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             "threads": self._model.threads,
             "weights": self.weights,
         }
-        passed = machine.kept_verdict(facts, bool)
-        if passed is None:
-            passed = check()
-            while self._pools:
-                self._pools.popitem()[1].close()
-            machine.keep_verdict(facts, passed)
+        passed = machine.verdict_on(facts, bool, check)
+        while self._pools:
+            self._pools.popitem()[1].close()
         return passed
 
 
