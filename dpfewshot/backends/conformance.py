@@ -31,6 +31,9 @@ from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 NORMALISATION = 1e-3
 """The largest deviation of the log of a row's total probability from 0 that passes, in nats."""
 
+AGREEMENT = 0.1
+"""The largest difference of a block's probabilities from those of whole prompts that passes."""
+
 WIDE = 100
 """Tokens of a wide support: the mechanisms' default number."""
 
@@ -410,14 +413,9 @@ def check_block_invariance(
 
 
 def check_block_agreement(
-    backend: LogprobBackend,
-    prefix: Tokens,
-    suffixes: Sequence[Tokens],
-    released: Tokens,
-    *,
-    tolerance: float = 0.1,
+    backend: LogprobBackend, prefix: Tokens, suffixes: Sequence[Tokens], released: Tokens
 ) -> Finding:
-    """Check that a block's probabilities are within `tolerance` of those of whole prompts.
+    """Check that a block's probabilities are within `AGREEMENT` of those of whole prompts.
 
     So are those of public prompts that go on without others, each with a token of its own, and of prompts
     that were taken back to where they began.
@@ -447,7 +445,7 @@ def check_block_agreement(
         found.append((prompts, block.next_token_logprobs()))
     differences = (np.exp(backend.next_token_logprobs(prompts)) - np.exp(answer) for prompts, answer in found)
     worst = max(float(np.abs(each).max()) for each in differences)
-    return Finding("block agreement", worst <= tolerance, f"probabilities differ by up to {worst:.2g}")
+    return Finding("block agreement", worst <= AGREEMENT, f"probabilities differ by up to {worst:.2g}")
 
 
 def _batches(count: int) -> list[Sequence[int]]:

@@ -133,9 +133,9 @@ class Dialect(ABC):
         return row
 
 
-def spread(size: int, count: int = 100) -> list[int]:
-    """Return token ids spread evenly over a vocabulary of this size."""
-    return [int(token) for token in np.unique(np.linspace(0, size - 1, count, dtype=int))]
+def spread(size: int) -> list[int]:
+    """Return up to 100 token ids spread evenly over a vocabulary of this size."""
+    return [int(token) for token in np.unique(np.linspace(0, size - 1, 100, dtype=int))]
 
 
 def field(answer: Any, *path: str | int) -> Any:
