@@ -78,7 +78,7 @@ def by_name(name: str, **settings: object) -> Mechanism:
     kind = every[name]
     given = {setting: value for setting, value in settings.items() if value is not None}
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for setting in given.keys() - known:
+    for setting in sorted(given.keys() - known):
         reason = kind.refused_settings.get(setting, f"its settings are {', '.join(sorted(known))}")
         raise InvalidPlan(f"{name} has no {setting}: {reason}")
     return kind(**{setting: None if value == "all" else value for setting, value in given.items()})
