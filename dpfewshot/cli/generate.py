@@ -75,9 +75,9 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
 
     \b
     Example:
+      dpfewshot generate
       dpfewshot generate --task trec --records trec.jsonl.gz --label Location --epsilon 4 \\
         --max-tokens 15 --output demos.jsonl
-      dpfewshot generate ... --set preset=tang
     """
     output, ledger = project.output, project.account.ledger
     if resume == "":

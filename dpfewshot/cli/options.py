@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -17,8 +17,22 @@ from dpfewshot.cli.project import SETTINGS, AccountName, Project, names_of, proj
 from dpfewshot.cli.project_file import FILE_NAME, OUTPUT, assigned, read
 from dpfewshot.errors import DPFewShotError
 
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
 _IN_FILE: Final = ParameterSource.DEFAULT_MAP
 """Where a value comes from that is in a project file or in --set, and not in the environment."""
+
+
+class Setting(click.Option):
+    """An option that a project file may give, too: --help says so of a required one, from click 8.2 on."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """What stands behind its help, in brackets."""
+        extra = super().get_help_extra(ctx)
+        if "required" in extra:
+            extra["required"] = "required without a project file"
+        return extra
 
 
 class Key(click.Parameter):
@@ -83,7 +97,8 @@ def takes(
             if declared["text"]:
                 flags = declared["flags"] or ("--" + name.replace("_", "-"),)
                 attributes.setdefault("help", declared["text"])
-                with_project = click.option(*flags, name, **attributes)(with_project)
+                kind = Setting if from_file and name not in own else click.Option
+                with_project = click.option(*flags, name, cls=kind, **attributes)(with_project)
             else:
                 attributes["type"] = click.UNPROCESSED  # the project file's reader has checked it
                 with_project = click.option(name, cls=Key, **attributes)(with_project)  # type: ignore[arg-type]

@@ -52,8 +52,8 @@ def plan(*, project: Project, details: bool, output: str | None, as_json: bool) 
 
     \b
     Example:
+      dpfewshot plan
       dpfewshot plan --task trec --records trec.jsonl.gz --label Location --epsilon 4 --max-tokens 15
-      dpfewshot plan ... --set preset=tang
     """
     from dpfewshot.planning.planner import enough
 

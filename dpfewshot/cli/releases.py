@@ -13,7 +13,7 @@ import click
 
 from dpfewshot.account.rule import Admission
 from dpfewshot.cli.models import Model, open_backend
-from dpfewshot.cli.options import takes
+from dpfewshot.cli.options import Setting, takes
 from dpfewshot.cli.printing import Decorator, quiet_option, stages
 from dpfewshot.cli.project import COLUMNS, AccountName, Budget, Project, check_budget
 from dpfewshot.demonstrations import Demonstrations
@@ -50,7 +50,7 @@ def _takes(*further: str) -> Decorator:
         output={"help": "A new .jsonl file for the chosen demonstrations."},
     )
     candidates = click.option(
-        "--candidates", multiple=True, required=True, help="From generate --output. Repeatable."
+        "--candidates", cls=Setting, multiple=True, required=True, help="From generate --output. Repeatable."
     )
     return lambda command: settings(candidates(quiet_option(command)))
 
@@ -62,6 +62,7 @@ def choose(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
 
     \b
     Example:
+      dpfewshot choose
       dpfewshot choose --task trec --records trec.jsonl.gz --candidates demos.jsonl \\
         --candidates others.jsonl --epsilon 0.2 --output chosen.jsonl
     """
@@ -93,9 +94,9 @@ def search(*, project: Project, candidates: tuple[str, ...], as_json: bool) -> N
 
     \b
     Example:
+      dpfewshot search --set rounds=3
       dpfewshot search --task trec --records trec.jsonl.gz --candidates demos.jsonl --epsilon 0.2 \\
         --output chosen.jsonl
-      dpfewshot search ... --set rounds=3
     """
     from dpfewshot.releases import choosing
 

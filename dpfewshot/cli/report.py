@@ -52,8 +52,9 @@ def report(
 
     \b
     Example:
-      dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --account tickets
-      dpfewshot report ... --audit findings.json --private
+      dpfewshot report
+      dpfewshot report --demonstrations demos.jsonl --ledger sqlite:///budget.db --account tickets \\
+        --audit findings.json --private
     """
     from dpfewshot import report as reports
 

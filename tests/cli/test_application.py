@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,3 +193,8 @@ def test_a_warning_is_one_line_without_a_place(monkeypatch: pytest.MonkeyPatch) 
     assert warnings.formatwarning("few units measure", UserWarning, "choosing.py", 1) == (
         "warning: few units measure\n"
     )
+
+
+def test_help_says_what_a_project_file_gives(command: Run) -> None:
+    required = Counter(re.findall(r"\[(required[^\]]*)\]", " ".join(command("labels", "--help")[1].split())))
+    assert required == {"required": 2, "required without a project file": 1}  # --epsilon, --count; --records
