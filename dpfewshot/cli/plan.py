@@ -35,6 +35,7 @@ from dpfewshot.values import (
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
+    from dpfewshot.generation.set_up import SetUp
     from dpfewshot.planning.plan import GenerationPlan, StratumPlan
     from dpfewshot.planning.planner import Enough
     from dpfewshot.synthesizer import Synthesizer
@@ -114,11 +115,18 @@ def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
                 file.write(json_line(one))
                 file.flush()
                 said.append(one.text)
-                yield f"        {on_one_line(label)}: {on_one_line(one.text)}"
+                yield _shown(set_up, label, said)
     yield (
         f"      {on_one_line(output)} has them, at epsilon 0. If they will do, spend nothing: "
         f'dpfewshot prompt --demonstrations {on_one_line(output)} "a new text"'
     )
+
+
+def _shown(set_up: SetUp, label: str, said: list[str]) -> str:
+    """The last text of a label, with the subject that it shall have if there are several."""
+    several = len(set_up.subjects(label)) > 1
+    about = f" ({set_up.task.described(label, len(said) - 1)})" if several else ""
+    return f"        {on_one_line(label + about)}: {on_one_line(said[-1])}"
 
 
 def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str]:
@@ -141,7 +149,7 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
             for _ in range(min(shots, max(1, len(set_up.subjects(label))))):
                 said.append(set_up.without_records(label, said, tokens).text)
                 shown.append(said[-1])
-                yield f"        {on_one_line(label)}: {on_one_line(said[-1])}"
+                yield _shown(set_up, label, said)
     except BackendError as error:  # the plan is made
         yield f"      what the model writes without records is not known: {error}"
         return

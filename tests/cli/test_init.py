@@ -733,7 +733,8 @@ def test_a_plan_shows_a_text_of_each_subject_without_records(
     assert "more subjects than texts" not in told
     edit(top_k="# top_k = 100")
     out = made("plan", "--mechanism", "word-histogram", "--set", "probe_seconds=0.01")[1]
-    assert f"{LABELS[0]}: {text}\n        {LABELS[0]}: {text} 1\n        {LABELS[1]}: {text}\n" in out
+    assert f"{LABELS[0]} (one): {text}\n        {LABELS[0]} (another): {text} 1\n" in out
+    assert f"        {LABELS[1]}: {text}\n" in out
     assert f"{text} 2" not in out  # two of its three subjects are written about
     assert f"\n      {LABELS[0]}: more subjects than texts, so the last get none" in out
 
