@@ -102,24 +102,20 @@ class TradeOff:
         return probability
 
 
-@lru_cache(maxsize=64)
-def trade_off(event: Event) -> TradeOff:
-    """Return the claim of a plan. It takes a second, and games of one plan ask for it again."""
-    return TradeOff(event)
+trade_off = lru_cache(maxsize=64)(TradeOff)
+"""Return the claim of a plan. It takes a second, and games of one plan ask for it again."""
 
 
-def noise_at_most(
-    event_at: Callable[[float], Event], planned: float, planned_claim: TradeOff, counts: Counts
-) -> float:
+def noise_at_most(event_at: Callable[[float], Event], planned: float, counts: Counts) -> float:
     """Return the least noise multiplier whose claim the counts refute, or infinity if they refute none.
 
-    The search is around `planned` > 0, whose claim is `planned_claim`.
+    The search is around `planned` > 0.
     """
 
     def room(noise: float) -> float:
         """Negative if the counts refute the claim."""
         try:
-            claim = planned_claim if noise == planned else trade_off(event_at(noise))
+            claim = trade_off(event_at(noise))
         except InvalidPlan:  # this little noise has no claim
             return _NO_CLAIM
         return _probit(counts.claimed(claim)) - _probit(counts.true_positives.low)

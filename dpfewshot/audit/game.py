@@ -56,7 +56,6 @@ from dpfewshot.planning.plan import GenerationPlan, StratumPlan
 from dpfewshot.planning.settings import POISSON
 from dpfewshot.records.units import units
 from dpfewshot.runtime import progress_bar
-from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.synthesizer import Synthesizer
 from dpfewshot.values import PrivacySpend, Record, delta_text, epsilon_text
@@ -157,7 +156,7 @@ class Game:
         """The event of one play at this noise."""
         return self.mechanism.event(self.draws, noise_multiplier)
 
-    @cached_property
+    @property
     def claim(self) -> TradeOff:
         """The plan's claim; `InvalidPlan` if the mechanism has no such release."""
         return trade_off(self.event(self.planned))
@@ -421,7 +420,7 @@ def _finding(
     """The finding, which fails if something was observed that a sound set-up cannot produce."""
     faults = [*_violations(outcomes, drawn, answers)]
     noise = min(
-        noise_at_most(each.game.event, each.game.planned, each.game.claim, each.counts)
+        noise_at_most(each.game.event, each.game.planned, each.counts)
         for each in outcomes
         if each is outcomes[0] or each.room < 0
     )

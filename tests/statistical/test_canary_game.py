@@ -160,7 +160,7 @@ def test_perfect_counts_bound_the_noise_of_a_gaussian():
         return PoissonGaussian(1.0, at, 1)
 
     for planned in (0.8, 2.0):
-        found = noise_at_most(event, planned, TradeOff(event(planned)), counts)
+        found = noise_at_most(event, planned, counts)
         assert noise < found < 1.1 * noise
 
 
