@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Final
 
 from dpfewshot.account.amounts import Amount
+from dpfewshot.audit.bounds import most_probable
 from dpfewshot.exact import own_context, to_digits
 from dpfewshot.values import PrivacySpend, Relation
 
@@ -85,9 +86,7 @@ class Promise:
 
     def detection(self, false_alarms: float) -> float:
         """The largest detection rate t at a false-alarm rate f."""
-        first = self.odds_factor * false_alarms + self.delta
-        second = 1 - (1 - self.delta - false_alarms) / self.odds_factor
-        return max(0.0, min(1.0, first, second))
+        return most_probable(false_alarms, min(self.epsilon, _LARGEST_EXPONENT), self.delta, 1)
 
 
 def factor_text(factor: float) -> str:
