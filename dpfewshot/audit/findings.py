@@ -51,7 +51,8 @@ class AuditFinding:
     Attributes:
         statement: the outcome in one sentence.
         verdict: "passed" or "failed" if the audit tests a claim; "informative" if it only measures.
-        confidential: whether it was computed from private records, and so is for the operator alone.
+        confidential: whether it was computed from private records, and so is for the operator alone; it is,
+            unless something says otherwise.
         details: further facts, as JSON values.
 
     Raises:
@@ -62,8 +63,8 @@ class AuditFinding:
     title: str
     statement: str
     verdict: Verdict
-    confidential: bool
-    figures: tuple[Figure, ...]
+    confidential: bool = True
+    figures: tuple[Figure, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

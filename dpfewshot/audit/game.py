@@ -444,7 +444,6 @@ def _finding(
         title="Canary game",
         statement=statement,
         verdict="failed" if faults else "passed",
-        confidential=True,
         figures=(*figures, *_observed(outcomes, drawn, answers)),
         details={
             "label": table.label,

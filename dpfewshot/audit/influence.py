@@ -114,7 +114,6 @@ def influence_finding(measured: Sequence[NDArray[np.float64]], *, over: Answers 
             f"average and {largest:.3g} at most: with records in the prompt, no smaller ε holds at δ = 0."
         ),
         verdict="informative",
-        confidential=True,
         figures=(
             Figure("mean influence", mean, low, high),
             Figure("largest influence", largest),

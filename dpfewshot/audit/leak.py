@@ -81,7 +81,6 @@ def leak_check(
         statement=f"{who} {long_run} words in a row or more, or personal data, of one unit alone."
         + _duplicates(overlaps),
         verdict="failed" if leaks else "passed",
-        confidential=True,
         figures=(*figures, *_totals(overlaps)),
         details={
             "demonstrations": [asdict(each) for each in overlaps],

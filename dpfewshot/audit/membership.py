@@ -142,7 +142,6 @@ def membership_inference(
             f"({low:.3f} to {high:.3f}); {held}."
         ),
         verdict="informative" if reference is None else "failed" if low > reference else "passed",
-        confidential=True,
         figures=(Figure("AUC", value, low, high, reference),),
         details={
             "loss": loss,

@@ -186,7 +186,6 @@ def private_prediction_audit(
             f"δ = {delta:g})."
         ),
         verdict="passed" if kept else "failed",
-        confidential=True,
         figures=(
             Figure("largest loss of a token", token_loss, reference=of_token),
             Figure("largest loss of a run", run_loss, reference=of_run),

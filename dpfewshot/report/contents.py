@@ -32,7 +32,7 @@ def read_findings(path: str | os.PathLike[str]) -> list[AuditFinding]:
     """Read what `dpfewshot audit --json` prints. A finding that does not say so is confidential."""
     document = _json(path, "audit")
     try:
-        findings = [AuditFinding.from_dict({"confidential": True, **each}) for each in document["findings"]]
+        findings = [AuditFinding.from_dict(each) for each in document["findings"]]
     except (KeyError, TypeError, ValueError):
         findings = None
     if findings is None or not all(_is_text(finding) for finding in findings):
