@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 
 from dpfewshot.audit.findings import AuditFinding, Figure
 from dpfewshot.errors import BackendError, InvalidPlan
@@ -164,8 +165,7 @@ def _duplicates(overlaps: Sequence[Overlap]) -> str:
 
 
 def _all_runs(words: Words) -> set[Words]:
-    ends = range(1, len(words) + 1)
-    return {words[start:end] for end in ends for start in range(end)}
+    return {words[start:end] for start, end in combinations(range(len(words) + 1), 2)}
 
 
 def _known_runs(words: Words, runs: set[Words]) -> Iterator[Words]:

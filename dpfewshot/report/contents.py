@@ -191,7 +191,5 @@ def _of_choice(choice: Choice) -> Promise | None:
 def _of_demonstrations(shown: Demonstrations) -> Promise | None:
     """The bound of the demonstrations that have one."""
     released = Demonstrations(one for one in shown if one.certified)
-    if not len(released):
-        return None
     unit = next(iter(released.units), None)  # there is no sum if there are several
     return Promise.of(released.spent, released.relation, unit, "all demonstrations of this report together")
