@@ -126,23 +126,25 @@ def canary_game(
         table = _Table(set_up, label, plays, beta / (2 if texts_only else _BOUNDS), bar.update)
         if texts_only:
             bar.total = 2 * plays + plays // 4
-            return _finding(table, stratum.spend, beta, [table.released_texts()])
+            return _finding(table, stratum.spend, beta, Observed([table.released_texts()]))
         if set_up.mechanism.draws_once:
             bar.total = 2 * plays
             drawn = table.histogram_draws()
-            return _finding(table, stratum.spend, beta, [table.one_histogram()], drawn=drawn)
+            return _finding(table, stratum.spend, beta, Observed([table.one_histogram()], drawn))
         bar.total = table.ticks
         outcomes = [outcome for tokens in table.games_of_one_draw if (outcome := table.one_draw(tokens))]
         demonstration, drawn = table.one_demonstration()
-    answers = [changed_by_company(set_up, stratum, label) for _ in range(_BATCHES)]
-    return _finding(table, stratum.spend, beta, [*outcomes, demonstration], drawn=drawn, answers=answers)
+    batches = [changed_by_company(set_up, stratum, label) for _ in range(_BATCHES)]
+    answers = sum(changed for changed, _ in batches), sum(compared for _, compared in batches)
+    return _finding(table, stratum.spend, beta, Observed([*outcomes, demonstration], drawn, answers))
 
 
 @dataclass(frozen=True)
 class Game:
     """A game and the plan's claim about it: σ is as planned, `draws` and `tokens` are of one play.
 
-    `candidates` is the number of tokens that the public prompt considers possible.
+    `candidates` is the number of tokens that the public prompt considers possible, and `canaries` that of the
+    units in which its two worlds differ.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Game:
     planned: float
     tokens: int
     candidates: int
+    canaries: int = 1
 
     def event(self, noise_multiplier: float) -> Event:
         """The event of one play at this noise."""
@@ -161,15 +164,15 @@ class Game:
         """The plan's claim; `InvalidPlan` if the mechanism has no such release."""
         return trade_off(self.event(self.planned))
 
-    def most_canaries(self, by_chance: float, at_most: int) -> int:
-        """Return the largest canary count whose claimed detection rate stays below 0.9, at least 1.
+    def with_canaries(self, by_chance: float, at_most: int) -> Game:
+        """Return it with the largest canary count whose claimed detection rate stays below 0.9, at least 1.
 
         `by_chance` is an upper bound on the attacker's false-positive rate.
         """
         reached, canaries = self.claim.most(by_chance, 1), 1
         while canaries < at_most and (further := self.claim.most(reached, 1)) <= _CLAIMED:
             reached, canaries = further, canaries + 1
-        return canaries
+        return replace(self, canaries=canaries)
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,47 @@ class Outcome:
     def room(self) -> float:
         """The distance from the attacker's rate to the claimed one; negative if the plan is refuted."""
         return self.claimed - self.counts.true_positives.low
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was observed: games, draws, and how many of the backend's answers changed, of those compared."""
+
+    outcomes: Sequence[Outcome]
+    drawn: Sequence[Expected] = ()
+    answers: tuple[int, int] | None = None
+
+    def violations(self) -> Iterator[str]:
+        """What was observed that a sound set-up cannot produce, in words."""
+        for each in self.outcomes:
+            if each.room < 0:
+                yield (
+                    f"{each.game.name} revealed canaries in {each.counts.true_positives.estimate:.1%} of the "
+                    f"plays, but the plan allows {each.claimed:.1%}: there is less noise than planned, or "
+                    "records are drawn more often"
+                )
+        for seen in self.drawn:
+            if not seen.holds:
+                yield (
+                    f"{seen.name}: {seen.rate.estimate:.4f}, but the proof requires {seen.expected:.4f}: "
+                    "units are not drawn as planned"
+                )
+        changed, compared = self.answers or (0, 0)
+        if changed:
+            yield (
+                f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
+                "batch-invariant, so no epsilon holds"
+            )
+
+    def figures(self) -> Iterator[Figure]:
+        """What the games and the checks of premises counted."""
+        for each in self.outcomes:
+            yield _figure(f"{each.game.name}, false positives", each.counts.false_positives)
+            yield _figure(f"{each.game.name}, true positives", each.counts.true_positives, each.claimed)
+        for seen in self.drawn:
+            yield _figure(seen.name, seen.rate, seen.expected)
+        if self.answers is not None:
+            yield Figure("answers changed by other prompts", float(self.answers[0]), reference=0.0)
 
 
 class _Table:
@@ -234,7 +278,7 @@ class _Table:
         game = self._game(name, draws, tokens, self._candidates if adds else 2)
         by_chance = self._one_of(self._candidates if adds and tokens == 1 else _RARE)
         try:
-            canaries = game.most_canaries(by_chance, _MOST_CANARIES)
+            game = game.with_canaries(by_chance, _MOST_CANARIES)
         except InvalidPlan:
             return None
         plan = self._plan(
@@ -244,17 +288,16 @@ class _Table:
             max_tokens=tokens,
             tokens_per_draw=tokens,
         )
-        alone = [self._canary] * canaries
-        without, _ = self._world(game, plan, [] if adds else alone, 0 if adds else canaries, decoys=True)
-        present, _ = self._world(game, plan, alone, canaries)
-        return self._played(game, canaries, [without, present])
+        alone = [self._canary] * game.canaries
+        without, _ = self._world(game, plan, [] if adds else alone, 0 if adds else game.canaries, decoys=True)
+        present, _ = self._world(game, plan, alone, game.canaries)
+        return self._played(game, [without, present])
 
     def one_histogram(self) -> Outcome:
         """Play a word histogram with canaries alone, and with none or decoys. See `one_draw`."""
         stratum = self.stratum
         draws = replace(stratum.draws, sampling_rate=1.0, fixed_size=None)  # so noise alone hides a canary
-        game = self._game("one histogram", draws, 1, 1)
-        canaries = game.most_canaries(self._one_of(_RARE), _MOST_CANARIES)
+        game = self._game("one histogram", draws, 1, 1).with_canaries(self._one_of(_RARE), _MOST_CANARIES)
         plan = self._plan(replace(stratum, sampling_rate=Fraction(1), draws=draws), sampling=POISSON)
         model, no_words = counting_model(), ExpectedWords()
 
@@ -267,11 +310,7 @@ class _Table:
 
         def echoes(text: str, number: int) -> Iterator[float]:
             """How many canaries each noisy sum looks like; a decoy looks like the opposite of one."""
-            records = [
-                Record(text, self.label, str(unit) if self._named else None)
-                for unit in range(number)
-                for _ in range(self._canary)
-            ]
+            records = self._records(lambda _: text, [self._canary] * number)
             set_up, stratum = self.set_up.over(records, model, plan), plan.stratum_of(self.label)
             unpaid = Reservation.make(None, Terms(None, None, self.plays, 1, stratum.noise_multiplier, {}))
             request = TextRequest(
@@ -288,8 +327,8 @@ class _Table:
                 yield float(total @ direction) / float(direction @ row(CANARY_WORD))
                 self._tick()
 
-        played = list(echoes(DECOY, 0 if adds else canaries)), list(echoes(CANARY_WORD, canaries))
-        return self._outcome(game, canaries, canaries / 2 if adds else 0, played)
+        played = list(echoes(DECOY, 0 if adds else game.canaries)), list(echoes(CANARY_WORD, game.canaries))
+        return self._outcome(game, game.canaries / 2 if adds else 0, played)
 
     def histogram_draws(self) -> Sequence[Expected]:
         """Watch how units are drawn for a word histogram, as planned."""
@@ -301,13 +340,13 @@ class _Table:
 
     def one_demonstration(self) -> tuple[Outcome, Sequence[Expected]]:
         """Play demonstrations from all units of a label, preceded by the canaries, and watch the draws."""
-        game, canaries = self._whole("one demonstration", 1)
+        game = self._whole("one demonstration", 1)
         plan = self._plan(self.stratum)
-        others = self._sizes if game.draws.fixed_size is None else self._sizes[canaries:]
-        joined = [*[self._canary] * canaries, *others]
+        others = self._sizes if game.draws.fixed_size is None else self._sizes[game.canaries :]
+        joined = [*[self._canary] * game.canaries, *others]
         without, _ = self._world(game, plan, self._sizes)
-        present, model = self._world(game, plan, joined, canaries)
-        outcome = self._played(game, canaries, [without, present])
+        present, model = self._world(game, plan, joined, game.canaries)
+        outcome = self._played(game, [without, present])
         return outcome, model.watch.against(self.stratum.draws, len(joined), self.beta)
 
     def released_texts(self) -> Outcome:
@@ -316,7 +355,7 @@ class _Table:
         The rehearsal has no canaries: the attacker claims them where a text echoes more than all of it.
         """
         shots = self.set_up.plan.settings.shots_per_label
-        game, canaries = self._whole("released texts", shots)
+        game = self._whole("released texts", shots)
         plan = self._plan(self.stratum)
 
         stage = partial(self._own_generation, plan)
@@ -325,18 +364,18 @@ class _Table:
         canary = EchoCanary.following(released[: len(released) // 2], self.set_up, self.label)
         rehearsed = map(canary.echo, self._texts(without, game, self.plays // 4, shots))
         threshold = math.nextafter(max(rehearsed), math.inf)
-        stages = without, stage([canary.record] * canaries)
+        stages = without, stage([canary.record] * game.canaries)
         echoes = [
             [canary.echo(texts) for texts in self._texts(each, game, self.plays, shots)] for each in stages
         ]
-        return self._outcome(game, canaries, threshold, echoes)
+        return self._outcome(game, threshold, echoes)
 
-    def _whole(self, name: str, shots: int) -> tuple[Game, int]:
-        """The game of some whole demonstrations, and its number of canaries."""
+    def _whole(self, name: str, shots: int) -> Game:
+        """The game of some whole demonstrations."""
         tokens, draws = self.set_up.plan.settings.max_tokens, self.stratum.draws
         steps = -(-tokens // draws.tokens_per_draw) * shots
         game = self._game(name, replace(draws, steps=steps), tokens, self._candidates)
-        return game, game.most_canaries(self._one_of(_RARE), self._room)
+        return game.with_canaries(self._one_of(_RARE), self._room)
 
     def _game(self, name: str, draws: Draws, tokens: int, candidates: int) -> Game:
         return Game(name, self.set_up.mechanism, draws, self.stratum.noise_multiplier, tokens, candidates)
@@ -362,12 +401,15 @@ class _Table:
         """A generation over units with these numbers of records; the first are canaries or decoys."""
         hints = game.candidates if game.candidates == game.mechanism.top_k else 0
         model = WorstCaseModel(game.candidates, hints, canaries, decoys=decoys)
-        records = [
-            Record(text_of_unit(unit), self.label, text_of_unit(unit) if self._named else None)
+        return unaccounted(self.set_up.over(self._records(text_of_unit, sizes), model, plan)), model
+
+    def _records(self, text_of: Callable[[int], str], sizes: Sequence[int]) -> list[Record]:
+        """The records of units with these numbers of records."""
+        return [
+            Record(text_of(unit), self.label, str(unit) if self._named else None)
             for unit, size in enumerate(sizes)
             for _ in range(size)
         ]
-        return unaccounted(self.set_up.over(records, model, plan)), model
 
     def _own_generation(self, plan: GenerationPlan, canaries: Sequence[Record]) -> Generation:
         """A generation by the user's model over the user's records and canaries, which may replace units."""
@@ -386,7 +428,7 @@ class _Table:
             self._tick()
         return played
 
-    def _played(self, game: Game, canaries: int, worlds: Sequence[Generation]) -> Outcome:
+    def _played(self, game: Game, worlds: Sequence[Generation]) -> Outcome:
         def scores(plays: int) -> list[list[int]]:
             return [[telling(text) for [text] in self._texts(world, game, plays)] for world in worlds]
 
@@ -395,30 +437,20 @@ class _Table:
             rehearsed = scores(self.plays // 4)
             threshold = min(
                 range(1, game.tokens + 1),
-                key=lambda least: self._outcome(game, canaries, least, rehearsed).room,
+                key=lambda least: self._outcome(game, least, rehearsed).room,
             )
-        return self._outcome(game, canaries, threshold, scores(self.plays))
+        return self._outcome(game, threshold, scores(self.plays))
 
-    def _outcome(
-        self, game: Game, canaries: int, threshold: float, scores: Sequence[Sequence[float]]
-    ) -> Outcome:
+    def _outcome(self, game: Game, threshold: float, scores: Sequence[Sequence[float]]) -> Outcome:
         without, present = (
             Rate(sum(each >= threshold for each in world), len(world), self.beta) for world in scores
         )
-        return Outcome(game, threshold, Counts(without, present, canaries))
+        return Outcome(game, threshold, Counts(without, present, game.canaries))
 
 
-def _finding(
-    table: _Table,
-    claimed: PrivacySpend,
-    beta: float,
-    outcomes: Sequence[Outcome],
-    *,
-    drawn: Sequence[Expected] = (),
-    answers: Sequence[tuple[int, int]] = (),
-) -> AuditFinding:
+def _finding(table: _Table, claimed: PrivacySpend, beta: float, observed: Observed) -> AuditFinding:
     """The finding, which fails if something was observed that a sound set-up cannot produce."""
-    faults = [*_violations(outcomes, drawn, answers)]
+    outcomes, faults = observed.outcomes, [*observed.violations()]
     noise = min(
         noise_at_most(each.game.event, each.game.planned, each.counts)
         for each in outcomes
@@ -444,7 +476,7 @@ def _finding(
         title="Canary game",
         statement=statement,
         verdict="failed" if faults else "passed",
-        figures=(*figures, *_observed(outcomes, drawn, answers)),
+        figures=(*figures, *observed.figures()),
         details={
             "label": table.label,
             "mechanism": table.set_up.mechanism.name,
@@ -462,45 +494,6 @@ def _finding(
             },
         },
     )
-
-
-def _violations(
-    outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
-) -> Iterator[str]:
-    """What was observed that a sound set-up cannot produce, in words."""
-    for outcome in outcomes:
-        if outcome.room < 0:
-            yield (
-                f"{outcome.game.name} revealed canaries in {outcome.counts.true_positives.estimate:.1%} of "
-                f"the plays, but the plan allows {outcome.claimed:.1%}: there is less noise than planned, or "
-                "records are drawn more often"
-            )
-    for each in drawn:
-        if not each.holds:
-            yield (
-                f"{each.name}: {each.rate.estimate:.4f}, but the proof requires {each.expected:.4f}: units "
-                "are not drawn as planned"
-            )
-    changed, compared = (sum(each) for each in zip(*answers, strict=True)) if answers else (0, 0)
-    if changed:
-        yield (
-            f"{changed} of {compared} answers of the backend changed among other prompts: it is not "
-            "batch-invariant, so no epsilon holds"
-        )
-
-
-def _observed(
-    outcomes: Sequence[Outcome], drawn: Sequence[Expected], answers: Sequence[tuple[int, int]]
-) -> Iterator[Figure]:
-    """What the games and the checks of premises counted."""
-    for outcome in outcomes:
-        yield _figure(f"{outcome.game.name}, false positives", outcome.counts.false_positives)
-        yield _figure(f"{outcome.game.name}, true positives", outcome.counts.true_positives, outcome.claimed)
-    for each in drawn:
-        yield _figure(each.name, each.rate, each.expected)
-    if answers:
-        changed = float(sum(one for one, _ in answers))
-        yield Figure("answers changed by other prompts", changed, reference=0.0)
 
 
 def _epsilon_of(table: _Table, noise: float, delta: float) -> float:

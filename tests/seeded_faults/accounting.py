@@ -236,7 +236,7 @@ ACCOUNTING_AND_LEDGER = (
     ),
     Fault(
         "dpfewshot/audit/game.py",
-        "stages = without, stage([canary.record] * canaries)",
+        "stages = without, stage([canary.record] * game.canaries)",
         "stages = without, stage([])",
         "released texts are those of data sets with canaries",
         "tests/statistical/test_canary_game.py::test_texts_that_echo_canaries_refute_a_set_up_without_noise",
