@@ -178,12 +178,10 @@ class EchoCanary:
 
     def echo(self, texts: Iterable[str]) -> float:
         """Return the log-likelihood of the ending by bigrams of these texts, with Laplace's smoothing."""
-        pairs: Counter[tuple[int, int]] = Counter()
-        for text in texts:
-            pairs.update(itertools.pairwise(self._tokens(text)))
-        before: Counter[int] = Counter()
-        for (first, _), count in pairs.items():
-            before[first] += count
+        pairs, before = Counter[tuple[int, int]](), Counter[int]()
+        for tokens in map(self._tokens, texts):
+            pairs.update(itertools.pairwise(tokens))
+            before.update(tokens[:-1])
         ending = itertools.pairwise(self._tokens(self.record.text)[-1 - self.rare :])
         size = self.backend.vocabulary_size
         return sum(math.log((pairs[pair] + 1) / (before[pair[0]] + size)) for pair in ending)
