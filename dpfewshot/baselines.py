@@ -16,12 +16,11 @@ from dpfewshot.backends.protocol import LogprobBackend, Logprobs
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.errors import BackendError, InvalidPlan
 from dpfewshot.exact import RandomSource
-from dpfewshot.generation.units import check_record_labels, planned_labels
+from dpfewshot.generation.units import check_records, planned_labels
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.decoding import Decoding
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
-from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import FixedSizeSampler
 from dpfewshot.tasks import Task
@@ -141,8 +140,7 @@ def non_private_sample(
     check_whole("shots", shots)
     checked = as_records(records)
     planned = planned_labels(task, labels)
-    check_fields(task, checked)
-    check_record_labels(task, checked)
+    check_records(task, checked)
     of_label = by_label(checked)
     drawn = [without_replacement(of_label.get(label, []), shots, random_source) for label in planned]
     in_turn = chain.from_iterable(zip(*drawn, strict=True))

@@ -36,7 +36,6 @@ from dpfewshot.planning.speed import estimated_seconds
 from dpfewshot.prompts.chat import in_chat
 from dpfewshot.prompts.writer import PromptWriter
 from dpfewshot.records import as_records
-from dpfewshot.records.checks import check_fields
 from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.runtime.stopping import StopSignal, in_thread
 from dpfewshot.sampling import partition_of_units
@@ -136,7 +135,6 @@ class Synthesizer:
         ):
             raise InvalidPlan("text_writer= must be a function of a prompt that returns its answer")
         planned = planned_labels(task, labels)
-        check_fields(task, records)
         units = units_by_scope(task, records, planned)
         strata = tuple(
             public_stratum(sampling, population, scope, labels_of(scope, planned), len(members))

@@ -437,7 +437,6 @@ class Project:
         from dpfewshot.planning.planner import rate_of
         from dpfewshot.planning.population import public_stratum
         from dpfewshot.planning.settings import TANG, TOP_K, preset
-        from dpfewshot.records.checks import check_fields
         from dpfewshot.sampling import partition_of_units
 
         options, settings, population = self.settings, self.expert_settings(), self.budget.population
@@ -447,7 +446,6 @@ class Project:
             limit = budget if isinstance(budget, PrivacyBudget) else None
             settings = settings.filled(preset(paper, task, limit, TOP_K)[1])
         planned = settings.decided(max_tokens=options.max_tokens, shots_per_label=options.shots)
-        check_fields(task, records)
         units = units_by_scope(task, records, labels)
         strata = [
             public_stratum(planned.sampling, population, scope, labels_of(scope, labels), len(members))

@@ -9,6 +9,7 @@ from typing import Final
 
 from dpfewshot.errors import InvalidPlan, InvalidRecords
 from dpfewshot.prompts.writer import Body
+from dpfewshot.records.checks import check_fields
 from dpfewshot.records.units import Integers, UnitSequence, labels_by_row, units, units_by_label
 from dpfewshot.tasks import Task
 from dpfewshot.values import Record, Relation
@@ -37,7 +38,7 @@ def units_by_scope(
     task: Task, records: Sequence[Record], labels: Sequence[str]
 ) -> dict[str | None, UnitSequence]:
     """The private units of each stratum, by its scope: a label or, if labels are free, None for all units."""
-    check_record_labels(task, records)
+    check_records(task, records)
     if task.labels is None:
         return {None: units(records)}
     by_label = units_by_label(records)
@@ -72,8 +73,9 @@ def check_every_label_has_units(task: Task, records: Sequence[Record], relation:
         )
 
 
-def check_record_labels(task: Task, records: Sequence[Record]) -> None:
-    """Refuse records whose label the task does not have, by their number alone."""
+def check_records(task: Task, records: Sequence[Record]) -> None:
+    """Refuse records of other text fields than the task's or, by their number alone, of another label."""
+    check_fields(task, records)
     if task.labels is None:
         return
     known = frozenset(task.labels)

@@ -20,10 +20,9 @@ from dpfewshot.account.history import Details
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.account.scopes import partition_of
 from dpfewshot.errors import BudgetExceeded, LedgerError
-from dpfewshot.generation.units import check_record_labels
+from dpfewshot.generation.units import check_records
 from dpfewshot.planning.population import Population, check_population, public_units, relation_of
 from dpfewshot.planning.settings import POISSON
-from dpfewshot.records.checks import check_fields
 from dpfewshot.records.units import UnitSequence, units, units_by_label
 from dpfewshot.sampling import Holdout, partition_of_units
 from dpfewshot.tasks import Task
@@ -115,8 +114,7 @@ def open_payment(
         holdout: f, as it was given to `Synthesizer`: only the units kept for choosing are read; 0: all.
     """
     check_population(population, task.labels)
-    check_fields(task, records)
-    check_record_labels(task, records)
+    check_records(task, records)
     division, relation = Holdout(holdout), relation_of(POISSON, population)
     unit = unit_of(records)
     paying = account_of_run(account, budget, relation=relation, unit=unit)
