@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from typing import Final, Generic, TypeVar, overload
 
@@ -17,7 +18,7 @@ from dpfewshot.backends.protocol import LogprobBackend, PromptBlock, Tokens, clo
 from dpfewshot.errors import BackendError, InvalidPlan, InvalidRecords, InvalidTask
 from dpfewshot.prompts.chat import ChatTurns, chat_turns
 from dpfewshot.prompts.few_shot import PromptFormat, Text, prompt_format
-from dpfewshot.runtime.redaction import is_failure, may_pass, redacts_errors
+from dpfewshot.runtime.redaction import none_if_it_fails, redacts_errors
 from dpfewshot.tasks import Task
 from dpfewshot.values import Demonstration
 
@@ -162,12 +163,9 @@ class FewShotPrompt:
             text = self.format.text_of(given, f"texts[{position}]")
             if not any(value.strip() for value in self.format.layout.values(text)):
                 raise InvalidRecords(f"texts[{position}] is blank: there is nothing to label")
-            try:
-                tokens = self.question(text)
-            except BaseException as error:  # its message may quote the text
-                if not is_failure(error) or may_pass(error):
-                    raise
-                raise BackendError(f"the backend cannot tokenise texts[{position}]") from None
+            tokens = none_if_it_fails(partial(self.question, text), for_good=True)
+            if tokens is None:
+                raise BackendError(f"the backend cannot tokenise texts[{position}]")
             yield position, tokens
 
     def question(self, text: str, longest: int | None = None) -> list[int]:

@@ -29,7 +29,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.backends.text import first_tokens
 from dpfewshot.errors import BackendError, BackendNotBatchInvariant
 from dpfewshot.prompts.chat import chat_turns
-from dpfewshot.runtime.redaction import is_failure, may_pass
+from dpfewshot.runtime.redaction import is_failure, none_if_it_fails
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import on_one_line
 from dpfewshot.values import Record
@@ -45,11 +45,8 @@ def none_if_unusable(work: Callable[[], Result], *, public: Callable[[], object]
 
     Where the tokenizer is unavailable, through no fault of a record, a retryable `BackendError` says so.
     """
-    try:
-        return work()
-    except BaseException as error:  # its message may quote the record; None reveals nothing
-        if not is_failure(error) or may_pass(error):
-            raise
+    if (made := none_if_it_fails(work, for_good=True)) is not None:
+        return made
     try:
         public()
     except BaseException as error:

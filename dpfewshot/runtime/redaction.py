@@ -90,12 +90,15 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, (Exception, BaseExceptionGroup)) or type(error).__module__ == _RUST
 
 
-def none_if_it_fails(work: Callable[[], Result]) -> Result | None:
-    """What a step on a private record gives; None, a null, if it fails: an error would say it was drawn."""
+def none_if_it_fails(work: Callable[[], Result], *, for_good: bool = False) -> Result | None:
+    """What a step on a private record gives; None, a null, if it fails: an error would say it was drawn.
+
+    With `for_good`, an error that may pass is raised all the same.
+    """
     try:
         return work()
     except BaseException as error:  # its message may quote the record
-        if not is_failure(error):
+        if not is_failure(error) or (for_good and may_pass(error)):
             raise
         return None
 

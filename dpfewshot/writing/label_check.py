@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 from unicodedata import normalize
 
@@ -14,7 +15,7 @@ from dpfewshot.backends.protocol import LogprobBackend
 from dpfewshot.icl.classifier import CONTENT_FREE
 from dpfewshot.icl.prompt import FewShotPrompt
 from dpfewshot.runtime.forking import cached_property
-from dpfewshot.runtime.redaction import is_failure, may_pass
+from dpfewshot.runtime.redaction import none_if_it_fails
 from dpfewshot.tasks import Task
 
 _TIE: Final = 1e-4
@@ -51,12 +52,7 @@ class LabelCheck:
         if self._task.labels is None:
             said, words = (" ".join(normalize("NFKC", one).casefold().split()) for one in (text, label))
             return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", said) is not None
-        try:
-            return self._fits(label, text)
-        except BaseException as error:
-            if not is_failure(error) or may_pass(error):
-                raise
-            return True
+        return none_if_it_fails(partial(self._fits, label, text), for_good=True) is not False
 
     def _fits(self, label: str, text: str) -> bool:
         if not self._paths[label]:

@@ -197,9 +197,9 @@ ENDS = (
         "tests/prompts/test_chat.py",
     ),
     Fault(
-        "dpfewshot/prompts/writer.py",
-        "if not is_failure(error) or may_pass(error):",
-        "if not is_failure(error) or isinstance(error, BackendError):",
+        "dpfewshot/runtime/redaction.py",
+        "(for_good and may_pass(error)):",
+        "(for_good and isinstance(error, BackendError)):",
         "a record that cannot be tokenised is a null and no error",
         "tests/prompts/test_writer.py tests/integration/test_synthesizer_failures.py",
     ),
