@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Final, Self, overload
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, LARGEST, NOTHING, Amount
 from dpfewshot.certificates import Certificate, line_hash
 from dpfewshot.errors import InvalidRecords, InvalidTask, needs_extra
 from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_format
-from dpfewshot.runtime.files import read_text, write_whole
+from dpfewshot.runtime.files import once_each, read_text, write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import Demonstration, PrivacySpend, amount_text, counted, delta_text, epsilon_text
@@ -326,21 +326,13 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Demonstr
 def _demonstration(line: object, where: str) -> Demonstration:
     try:
         if isinstance(line, str):
-            line = json.loads(line, object_pairs_hook=_once_each)
+            line = json.loads(line, object_pairs_hook=functools.partial(once_each, error=ValueError))
         json.dumps(line, ensure_ascii=False).encode()  # fails for a lone surrogate, hashed as "?"
         return from_line(line)
     except (TypeError, ValueError, RecursionError):
         lacking = [name for name in COLUMNS if name not in line] if isinstance(line, Mapping) else []
         why = f": it has no {', '.join(lacking)}. Remove the line, or restore it" if lacking else ""
         raise InvalidRecords(f"{where} is not a demonstration{why}") from None
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, each of whose keys stands once: readers differ in which of two values they take."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
-    return found
 
 
 # ---- the data card ----------------------------------------------------------------------------------------

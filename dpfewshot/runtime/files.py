@@ -61,6 +61,16 @@ def toml_tables(text: str, path: str | os.PathLike[str], error: type[DPFewShotEr
         raise error(f"{path}: is not TOML{place.group() if place else ''}") from None
 
 
+def once_each(members: list[tuple[str, Any]], error: type[ValueError]) -> dict[str, Any]:
+    """The members of a JSON object, whose names differ: readers differ in which of two values they take."""
+    found: dict[str, Any] = {}
+    for name, value in members:
+        if name in found:
+            raise error(f"has the key {name!r} twice in one object")
+        found[name] = value
+    return found
+
+
 @contextmanager
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn an `OSError` of the block into a `DPFewShotError` that names the file and the reason."""

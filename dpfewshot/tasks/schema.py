@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
 from dpfewshot.errors import InvalidTask
+from dpfewshot.runtime.files import once_each
 from dpfewshot.tasks.automaton import TOO_DEEP, Automaton, Either, Part, Times, automaton_of, between
 from dpfewshot.tasks.expressions import parsed
 
@@ -91,10 +92,10 @@ def automaton(schema: str) -> Automaton:
 
 def _json(schema: str | Mapping[str, object]) -> str:
     """A JSON schema as one line of JSON."""
-    given = isinstance(schema, str)
+    given, unique = isinstance(schema, str), partial(once_each, error=InvalidTask)
     try:
         written = schema if isinstance(schema, str) else json.dumps(dict(schema), allow_nan=False)
-        kept = json.dumps(json.loads(written, object_pairs_hook=_once), ensure_ascii=False, allow_nan=False)
+        kept = json.dumps(json.loads(written, object_pairs_hook=unique), ensure_ascii=False, allow_nan=False)
         kept.encode()  # refuses half a surrogate pair
     except InvalidTask:
         raise
@@ -103,16 +104,6 @@ def _json(schema: str | Mapping[str, object]) -> str:
             "begins like a JSON schema and is not JSON" if given else "holds a value that JSON has not"
         ) from None
     return kept
-
-
-def _once(members: list[tuple[str, object]]) -> dict[str, object]:
-    """The members of an object, whose names differ: readers of JSON may take the first or the last."""
-    found: dict[str, object] = {}
-    for name, value in members:
-        if name in found:
-            raise InvalidTask(f"has the key {name!r} twice in one object")
-        found[name] = value
-    return found
 
 
 class _Translation:
