@@ -55,11 +55,9 @@ if TYPE_CHECKING:
         read_records as read_records,
     )
     from dpfewshot.releases.calibration import release_calibration as release_calibration
-    from dpfewshot.releases.candidates import Candidate as Candidate
-    from dpfewshot.releases.candidates import Choice as Choice
-    from dpfewshot.releases.choosing import choose as choose, search as search
+    from dpfewshot.releases.candidates import Candidate as Candidate, Choice as Choice
+    from dpfewshot.releases.choosing import Variations as Variations, choose as choose, search as search
     from dpfewshot.releases.labels import LabelRelease as LabelRelease, release_labels as release_labels
-    from dpfewshot.releases.choosing import Variations as Variations
     from dpfewshot.synthesizer import Synthesizer as Synthesizer
     from dpfewshot.tasks import Task as Task
     from dpfewshot.values import (
