@@ -211,8 +211,7 @@ def _unit_names(records: Sequence[Record], rows: Integers) -> list[str]:
 def _joined(starts: Integers, lengths: Integers) -> tuple[Integers, Integers]:
     """The positions of several ranges, one after another, and where each range begins among them."""
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    places = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
     return places, np.append(0, ends)
 
 
