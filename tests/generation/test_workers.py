@@ -570,6 +570,17 @@ def test_interrupted_demonstrations_of_several_strata_resume(url: str, engine: E
     assert draws_left(url) == [PLANNED - TOKENS - 1] * 2
 
 
+def test_a_worker_makes_what_a_row_with_texts_lacks(url: str, remote: fleet.Remote) -> None:
+    def stops(_: dpf.Demonstration) -> None:
+        raise KeyboardInterrupt
+
+    with refunds(url, shots_per_label=3) as made, pytest.raises(KeyboardInterrupt):
+        made.generate_all(on_demonstration=stops)
+    with refunds(url, shots_per_label=3) as made:
+        done = made.generate_all(resume=True, executor=remote, worker_backend=fleet.sure)
+    assert (len(done), acts(url)["release"]) == (3, 3)
+
+
 class Unreachable(Sentence):
     """A server of which the tokenizer is part, and which goes down after the first demonstration."""
 
