@@ -9,17 +9,15 @@ set had a count of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.default import DEFAULT, NAME, NO_RECORDS
-from bench.readme import NAMES
+from bench.readme import NAMES, outcomes
 from bench.utility import ZERO_SHOT
 from dpfewshot.evaluation import Results
-from dpfewshot.evaluation.trials import Cell
+from dpfewshot.evaluation.summaries import Outcomes, grouped, outcomes_of
 
 HALVES = 2000
 RATE = 2.0
@@ -28,29 +26,24 @@ RATE = 2.0
 COINS = np.random.default_rng(0)
 
 
-def right(outcomes: str) -> NDArray[np.bool_]:
-    """Of each test text, whether it was labelled rightly."""
-    return np.array([one == "1" for one in outcomes])
+def candidates(task: str) -> Outcomes:
+    """Which test texts each candidate labels rightly; where labels are free, nothing is calibrated."""
+    offered = (
+        each
+        for each in grouped(Results(DEFAULT).cells)
+        if each[0].task == task and (each[0].condition, each[0].epsilon_asked) in {(NAME, 1), (ZERO_SHOT, 0)}
+    )
+    rows = [row for each in offered for row in (outcomes_of(each, "contextual"), outcomes_of(each, "none"))]
+    return np.unique(np.concatenate(rows), axis=0)
 
 
-def accuracy(cells: Iterable[Cell]) -> float:
-    """The mean accuracy, calibrated if labels are given."""
-    return fmean(right(one.outcomes).mean() for one in cells)
-
-
-def offered(cells: Iterable[Cell]) -> Iterator[NDArray[np.bool_]]:
-    """The outcomes of each set with and without calibration."""
-    for one in cells:
-        yield from map(right, filter(None, (one.outcomes, one.uncalibrated)))
-
-
-def chosen(candidates: Iterable[NDArray[np.bool_]]) -> float:
+def chosen(right: Outcomes) -> float:
     """The accuracy on one half of the texts of what the other half chooses."""
-    outcomes, found = np.array([*candidates]), []
+    found = []
     for _ in range(HALVES):
-        choosing, measuring = np.array_split(COINS.permutation(outcomes.shape[1]), 2)
-        scores = outcomes[:, choosing].sum(axis=1) + COINS.exponential(1 / RATE, len(outcomes))
-        found.append(outcomes[scores.argmax(), measuring].mean())
+        choosing, measuring = np.array_split(COINS.permutation(right.shape[1]), 2)
+        scores = right[:, choosing].sum(axis=1) + COINS.exponential(1 / RATE, len(right))
+        found.append(right[scores.argmax(), measuring].mean())
     return fmean(found)
 
 
@@ -58,11 +51,11 @@ def main() -> None:
     """Prints the table in Markdown, in per cent."""
     table = []
     for task, name in NAMES.items():
-        cells = [one for one in Results(DEFAULT).cells if one.task == task]
-        none, free = ([one for one in cells if one.condition == each] for each in (ZERO_SHOT, NO_RECORDS))
-        paid = [one for one in cells if one.condition == NAME and one.epsilon_asked == 1]
-        table.append([accuracy(none), accuracy(free), accuracy(paid), chosen(offered([*paid, *none]))])
-        print(f"| {name}, {len(paid)} sets | {' | '.join(f'{100 * each:.0f}' for each in table[-1])} |")
+        shown = [
+            outcomes()[task, each, epsilon] for each, epsilon in ((ZERO_SHOT, 0), (NO_RECORDS, 0), (NAME, 1))
+        ]
+        table.append([*(each.mean() for each in shown), chosen(candidates(task))])
+        print(f"| {name}, {len(shown[-1])} sets | {' | '.join(f'{100 * each:.0f}' for each in table[-1])} |")
     print(f"| mean | {' | '.join(f'{100 * each:.1f}' for each in np.mean(table, axis=0))} |")
 
 

@@ -278,9 +278,10 @@ class Synthesizer:
                 one. What it released is returned and not paid for again. A process that still runs it draws
                 no more of what it has begun (docs/proofs/resuming.md). A string names the run, for those who
                 make several with one plan: one a night, say.
-            keep: of the run's texts those to keep; None: all. Others are replaced by new ones at no cost, so
-                it needs a mechanism whose one draw serves all texts, as the default's, and a run that has
-                drawn for all labels. Choose by how texts read: the guarantee covers no choice by the records.
+            keep: of the run's texts those to keep; None: all. Others, of planned labels, are replaced by new
+                ones at no cost, so it needs a mechanism whose one draw serves all texts, as the default's,
+                and a run that has drawn for all labels. Choose by how texts read: the guarantee covers no
+                choice by the records.
             executor: makes the demonstrations, of several strata at a time: a `ThreadPoolExecutor`, a
                 `ProcessPoolExecutor` or a `RayExecutor` (docs/how-to/scale.md). Workers in other processes
                 need an account of a ledger.

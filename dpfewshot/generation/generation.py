@@ -176,7 +176,7 @@ class Generation:
                     run.reservation = reservation
 
     def keep(self, kept: Counter[str]) -> None:
-        """Let others take the place of all released demonstrations but these, given by their lines' hashes.
+        """Let others take the place of all released demonstrations of planned labels but these lines' hashes.
 
         Raises:
             InvalidPlan: one of them is none of these runs', or a stratum's words are still to be counted, so

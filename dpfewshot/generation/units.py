@@ -20,13 +20,13 @@ _KEPT: Final = 4096
 
 def planned_labels(task: Task, labels: Sequence[str] | None) -> tuple[str, ...]:
     """The labels to generate: public input, by default the task's."""
+    if isinstance(labels, str):
+        raise InvalidPlan("labels= is one string, which would be a label for each letter: give a list")
     planned = tuple(labels if labels is not None else task.labels or ())
     if not planned and task.labels is None:
         raise InvalidPlan(f"task {task.name!r} has free labels: pass labels=, as public input")
     if not planned:
         raise InvalidPlan(f"labels= names no label: leave it out for all labels of task {task.name!r}")
-    if isinstance(labels, str):
-        raise InvalidPlan("labels= is one string, which would be a label for each letter: give a list")
     for label in planned:
         task.check_label(label)
     if len(set(planned)) < len(planned):

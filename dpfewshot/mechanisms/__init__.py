@@ -67,7 +67,7 @@ def by_name(name: str, **settings: object) -> Mechanism:
 
     Args:
         name: one of `MECHANISMS`, or "word-histogram".
-        settings: by field name; None stands for the default, and "all" for None: no limit.
+        settings: by field name; None stands for the default, and the top_k "all" for no limit.
 
     Raises:
         InvalidPlan: the mechanism or the setting does not exist; says why.
@@ -81,4 +81,6 @@ def by_name(name: str, **settings: object) -> Mechanism:
     for setting in sorted(given.keys() - known):
         reason = kind.refused_settings.get(setting, f"its settings are {', '.join(sorted(known))}")
         raise InvalidPlan(f"{name} has no {setting}: {reason}")
-    return kind(**{setting: None if value == "all" else value for setting, value in given.items()})
+    if given.get("top_k") == "all":
+        given["top_k"] = None
+    return kind(**given)

@@ -409,3 +409,9 @@ def test_noise_on_the_mean(mechanism: Mechanism, added: float | None, replaced: 
 
 def test_what_is_not_given_is_left_as_it_is() -> None:
     assert by_name("public-centred", clip=None, top_k=50) == PublicCentred(top_k=50)
+
+
+def test_all_tokens_are_a_top_k_and_no_other_setting() -> None:
+    assert by_name("public-centred", top_k="all") == PublicCentred(top_k=None)
+    with pytest.raises(InvalidPlan, match="clip must be a number, not str"):
+        by_name("public-centred", clip="all")
