@@ -152,7 +152,7 @@ class SqlStore:
         number = self.settings.number
         newest = _of(entries, number).where(entries.c.state != CANCELLED).order_by(entries.c.id.desc())
         with self._database.read() as connection:
-            [row] = _rows(connection, select(accounts).where(accounts.c.id == number))
+            row = _row(connection, self.settings)
             totals = sealed_totals(row) or totals_in_entries(connection, number)
             last = _rows(connection, newest.limit(1))
             [tip] = _last_events(connection, number, 1) or [{"hash": NOTHING_BEFORE}]
@@ -162,8 +162,7 @@ class SqlStore:
     def snapshot(self) -> Snapshot:
         """Everything that is stored, at this moment."""
         with self._database.read() as connection:
-            [row] = _rows(connection, select(accounts).where(accounts.c.id == self.settings.number))
-            return _snapshot(connection, row)
+            return _snapshot(connection, _row(connection, self.settings))
 
 
 class SqlTransaction:
@@ -178,14 +177,7 @@ class SqlTransaction:
 
     def lock(self) -> None:
         """Lock the account, which must be the one that was opened."""
-        having = accounts.c.id == self._settings.number
-        found = _rows(self._connection, select(accounts).where(having).with_for_update())
-        if not found or _settings(found[0]) != self._settings:
-            raise LedgerError(
-                f"the account {self._settings.dataset!r} is not as it was opened: its ledger "
-                f"was replaced, or it was tampered with. Open it again, or {VERIFY}"
-            )
-        self._row = found[0]
+        self._row = _row(self._connection, self._settings, lock=True)
 
     def checked(self) -> Standing:
         """Lock the account and return it. Refuses one that does not agree with its history."""
@@ -323,6 +315,23 @@ def totals_in_entries(connection: Connection, account: int) -> Totals:
     for row in _rows(connection, _of(entries, account).where(entries.c.state != CANCELLED)):
         totals.add(row["scope"], tally_of(row))
     return totals
+
+
+def _row(connection: Connection, settings: AccountSettings, *, lock: bool = False) -> Row:
+    """The row of an opened account. A ledger that took the place of its own may have another at its number.
+
+    Args:
+        lock: to change the account, whose settings must then be those that it was opened with.
+    """
+    opened = (accounts.c.id == settings.number) & (accounts.c.dataset == settings.dataset)
+    query = select(accounts).where(opened)
+    found = _rows(connection, query.with_for_update() if lock else query)
+    if not found or (lock and _settings(found[0]) != settings):
+        raise LedgerError(
+            f"the account {settings.dataset!r} is not as it was opened: its ledger was replaced, or it was "
+            f"tampered with. Open it again, or {VERIFY}"
+        )
+    return found[0]
 
 
 def _found(connection: Connection, dataset: str) -> AccountSettings | None:

@@ -47,6 +47,34 @@ def test_a_lock_that_is_held_too_long_says_to_try_later(account: Account, path: 
     assert account.spent == COST
 
 
+@pytest.mark.parametrize("names", [["letters"], ["letters", "others"]])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda account: account.spent,
+        lambda account: account.check([(None, COST)]),
+        Account.verify,
+        Account.history,
+        lambda account: account.reserve(None, COST, {}, DRAWS),
+    ],
+)
+def test_an_account_is_not_read_from_a_ledger_that_took_the_place_of_its_own(
+    tmp_path: Path, names: list[str], use: Callable[[Account], object]
+) -> None:
+    with BudgetLedger.open(f"sqlite:///{tmp_path / 'other.db'}") as ledger:
+        for name in names:
+            ledger.create(name, BUDGET)
+    opened = BudgetLedger.open(f"sqlite:///{tmp_path / 'budget.db'}")
+    opened.create("mails", BUDGET)
+    account = opened.create("tickets", BUDGET)
+    account.reserve(None, COST, {}, DRAWS)
+    for file in tmp_path.glob("budget.db*"):
+        file.unlink()
+    (tmp_path / "other.db").rename(tmp_path / "budget.db")
+    with pytest.raises(LedgerError, match="'tickets' is not as it was opened: its ledger was replaced"):
+        use(account)
+
+
 def test_a_missing_directory_a_directory_and_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"text,label\n" * 1000)
     for where, says in (

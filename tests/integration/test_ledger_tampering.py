@@ -20,7 +20,7 @@ from dpfewshot.account.tables import accounts
 from dpfewshot.errors import LedgerError
 from dpfewshot.values import PrivacyBudget, PrivacySpend
 from tests.support.accounts import DRAWS
-from tests.support.ledgers import drew, lived, tamper, three_plans
+from tests.support.ledgers import drew, lived, rows, tamper, three_plans
 
 TAMPERINGS = {
     "a cost is lowered": "UPDATE dpfewshot_entry SET epsilon = 1 WHERE id = 3",
@@ -90,13 +90,21 @@ def cases(of_sums: dict[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("make", "statements"), both, ids=[*of_sums, *names])
 
 
+def is_found(account: Account) -> bool:
+    """Whether the account says that it was tampered with; one that was renamed is not read at all."""
+    try:
+        return not account.verify().ok
+    except LedgerError as error:
+        return "is not as it was opened" in str(error)
+
+
 @cases(TAMPERINGS)
 def test_tampering_is_found(path: Path, url: str, make: Callable[[str], Account], statements: str) -> None:
     account = make(url)
     assert account.verify().ok
     tamper(path, statements)
     with BudgetLedger.open(url) as ledger:
-        assert not any(each.verify().ok for each in (account, *map(ledger.account, ledger.datasets())))
+        assert all(map(is_found, (account, *map(ledger.account, ledger.datasets()))))
 
 
 FOUND_BY_RESERVING = {name: TAMPERINGS[name] for name in TAMPERINGS if name not in DEEP_IN_THE_CHAIN} | {
@@ -122,11 +130,11 @@ def test_nothing_is_reserved_on_an_account_whose_tip_was_tampered_with(
     tamper(path, statements)
     with BudgetLedger.open(url) as ledger:
         for account in (opened_before, *map(ledger.account, ledger.datasets())):
-            entries = account.entries
+            entries = rows(path, "SELECT id, state FROM dpfewshot_entry")
             with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
                 account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
-            assert account.entries == entries
-            assert not account.verify().ok
+            assert rows(path, "SELECT id, state FROM dpfewshot_entry") == entries
+            assert is_found(account)
 
 
 ENTRIES_ALONE = {
@@ -154,7 +162,7 @@ def test_in_a_long_history_no_tampering_lowers_what_is_spent(
     else:
         with pytest.raises(LedgerError, match="run dpfewshot ledger verify"):
             account.reserve("trec: Number", PrivacySpend(0.001, 0.0), {}, DRAWS)
-    assert not account.verify().ok
+    assert is_found(account)
 
 
 TOTALS = {
