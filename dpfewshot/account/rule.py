@@ -230,14 +230,6 @@ class Rule:
         return [tally.cost, Amount(converted, tally.rest.delta)]
 
 
-def counted(entry: Tally, before: Tally, limit: Amount) -> Tally:
-    """A new entry as it counts from now on.
-
-    It loses its divergence if that would not fit the budget, so that no sum of divergences exceeds a budget.
-    """
-    return entry if before.renyi + entry.renyi <= limit.epsilon else Tally.of(entry.cost, None)
-
-
 @functools.cache
 def _conversion(order: int, delta: int) -> int:
     """max(0, log c - log δ) / (α-1) in 10⁻¹², rounded up: turns D_α into ε at δ, in 10⁻¹⁸ (zcdp.md, 3)."""
@@ -291,15 +283,17 @@ class Standing:
         return {scope: self.rule.spent(sums[scope], self.limit) for scope in ordered}
 
     def admit(self, scope: str | None, entry: Tally) -> Tally:
-        """Count a new entry, and return it as it counts from now on.
+        """Count a new entry, and return it as it counts from now on: without a divergence that does not fit.
 
         Raises:
             BudgetExceeded: it does not fit.
             LedgerError: its scope belongs to another partition than the account's.
         """
         check_partition(self.partition, scope)
-        entry = counted(entry, self._sum(scope), self.limit)
-        after = self._sum(scope).plus(entry)
+        before = self._sum(scope)
+        if before.renyi + entry.renyi > self.limit.epsilon:  # no sum of divergences exceeds a budget
+            entry = Tally.of(entry.cost, None)
+        after = before.plus(entry)
         if not self._fits_with(scope, after):
             raise self._refusal(scope, entry)
         if max(after.cost) > LARGEST:  # sums of (ε, δ) have no limit where divergences fit

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EPSILON_SCALE, Amount, EventCost
-from dpfewshot.account.rule import EMPTY, Rule, Standing, Tally, Totals, counted
+from dpfewshot.account.rule import EMPTY, Rule, Standing, Tally, Totals
 from dpfewshot.accounting import (
     Composition,
     Event,
@@ -100,15 +101,13 @@ def test_a_rule_that_admits_nothing_is_refused(budget: PrivacyBudget, rule: str)
 @settings(deadline=None, max_examples=25)
 def test_what_is_admitted_costs_at_most_what_is_certified(picks: list[tuple[int, int]]) -> None:
     """Numerical composition of the fixed list is tighter than any filter: no filter may certify less."""
-    tally, events = EMPTY, []
+    account, events = standing(RENYI, {}, LIMIT), []
     for index, wanted in picks:
-        entry = RENYI.tally(COSTS[index])
-        for _ in range(wanted):
-            if not RENYI.fits(tally.plus(counted(entry, tally, LIMIT)), LIMIT):
-                break
-            tally = tally.plus(counted(entry, tally, LIMIT))
-            events.append(EVENTS[index])
-    spent = RENYI.spent(tally, LIMIT)
+        with suppress(BudgetExceeded):
+            for _ in range(wanted):
+                account.admit(None, RENYI.tally(COSTS[index]))
+                events.append(EVENTS[index])
+    spent = account.spent
     kinds = {event: events.count(event) for event in events}
     composed = Composition(
         tuple(type(event)(**(_fields(event) | {"steps": event.steps * kinds[event]})) for event in kinds)
@@ -192,8 +191,9 @@ def test_a_cost_without_its_event_states_no_divergence() -> None:
 
 def test_a_divergence_beyond_the_budget_is_left_out() -> None:
     entry = Tally.of(Amount(1, 1), LIMIT.epsilon)
-    assert counted(entry, EMPTY, LIMIT) == entry
-    assert counted(entry, Tally.of(Amount(1, 1), 1), LIMIT) == Tally.of(Amount(1, 1), None)
+    assert standing(RENYI, {}, LIMIT).admit(None, entry) == entry
+    before = standing(RENYI, {None: Tally.of(Amount(1, 1), 1)}, LIMIT)
+    assert before.admit(None, entry) == Tally.of(Amount(1, 1), None)
 
 
 @given(
