@@ -105,9 +105,13 @@ class Database:
             raise LedgerError(f"{self.name} was closed")
         if not self.is_sqlite:
             return False
-        if not self._file.parent.is_dir():
-            raise LedgerError(f"{self.name}: {NOT_OPENED}")
-        return not self._file.exists()
+        try:
+            self._file.stat()
+        except (OSError, ValueError) as error:  # it may be there, in a folder that this user may not enter
+            if isinstance(error, FileNotFoundError) and self._file.parent.is_dir():
+                return True
+            raise LedgerError(f"{self.name}: {NOT_OPENED}") from None
+        return False
 
     def read(self) -> AbstractContextManager[Connection]:
         """A read-only transaction on one snapshot. It creates nothing; who may only read may read."""

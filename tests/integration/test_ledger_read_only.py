@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.postgresql import Server
     from tests.support.commands import Run
 
-_DAC_OVERRIDE = 1 << 1
+_DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 _VERSION = 0x20080522
 
 
@@ -41,7 +41,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_override() -> Iterator[None]:
-    """Drop one capability of this thread for a while."""
+    """Drop two capabilities of this thread for a while."""
     if os.geteuid() != 0:
         yield
         return
@@ -49,7 +49,7 @@ def _without_override() -> Iterator[None]:
     library = ctypes.CDLL(None, use_errno=True)
     assert library.capget(header, sets) == 0
     before = sets[0]
-    sets[0] = before & ~_DAC_OVERRIDE
+    sets[0] = before & ~(_DAC_OVERRIDE | _DAC_READ_SEARCH)
     assert library.capset(header, sets) == 0
     try:
         yield
@@ -176,3 +176,19 @@ def test_a_role_with_select_alone_can_look(
     assert expected[0] == 0
     with dpf.BudgetLedger.open(url) as ledger, pytest.raises(dpf.LedgerError, match="lacks the privileges"):
         ledger.account("tickets").reserve(None, dpf.PrivacySpend(0.0, 0.0), {}, DRAWS)
+
+
+def test_a_ledger_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    budget = dpf.PrivacyBudget(1.0, 1e-6)
+    dpf.open_account(f"sqlite:///{shut}/budget.db", "tickets", create=budget)
+    shut.chmod(0)
+    names = ("shut/budget.db", "shut/folder/budget.db", "a" * 300, f"{'a' * 300}/budget.db", "nul\0.db")
+    try:
+        with _without_override():
+            for name in names:
+                with pytest.raises(dpf.LedgerError, match="does its directory exist, and may it be written"):
+                    dpf.open_account(f"sqlite:///{tmp_path}/{name}", "tickets", create=budget)
+    finally:
+        shut.chmod(0o700)
