@@ -107,13 +107,13 @@ class Reservation:
     def is_current(self, entry: Entry) -> bool:
         """Whether nobody has resumed the entry since, nor released from it where others share its lease."""
         alone = entry.state in OPEN and not is_counted(entry)
-        return self._has_lease_of(entry) and (alone or entry.draws.progress == self._recorded)
+        return entry.draws.lease == self._lease and (alone or entry.draws.progress == self._recorded)
 
     def catch_up(self, entry: Entry) -> bool:
         """Add what others recorded of the same words; false if there is nothing, or its own slots are not."""
         with self._lock:
             recorded, pending = entry.draws.progress, self._unrecorded
-            if recorded == self._recorded or not (self._has_lease_of(entry) and is_counted(entry)):
+            if recorded == self._recorded or not (entry.draws.lease == self._lease and is_counted(entry)):
                 return False
             if self.histogram is not None and _slots(json.loads(self._recorded or NO_PROGRESS)) != self.slots:
                 return False
@@ -124,9 +124,6 @@ class Reservation:
             else:
                 self._unrecorded = pending
             return True
-
-    def _has_lease_of(self, entry: Entry) -> bool:
-        return entry.draws.lease == self._lease
 
     def _take(self, recorded: str) -> None:
         """Take over the progress that the account has."""
