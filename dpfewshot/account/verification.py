@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from dpfewshot.account.amounts import DELTA_SCALE, EPSILON_SCALE, Amount
@@ -145,7 +146,7 @@ class _Replay:
     def follow(self, row: Row) -> str | None:
         """Apply one event; returns why it cannot have happened, or None."""
         act, entry = row["act"], row["entry"]
-        if not isinstance(entry, int | None):
+        if not isinstance(entry, NoneType if act in (CREATE, CHANGE_BUDGET) else int):
             return f"{entry!r} is no entry"
         if (act == CREATE) != (not self.account):
             return "an account is created once, and first"

@@ -47,6 +47,7 @@ TAMPERINGS = {
     "a row says another act": "UPDATE dpfewshot_history SET act = 'cancel' WHERE number = 3",
     "a row says another time": "UPDATE dpfewshot_history SET at = '2001-01-01' WHERE number = 3",
     "a row says another actor": "UPDATE dpfewshot_history SET actor = 'nobody' WHERE number = 3",
+    "a plan has no number": "UPDATE dpfewshot_history SET entry = NULL WHERE number = 10",
     "a row says other settings": "UPDATE dpfewshot_history SET details = '{}' WHERE number = 2",
     "a hash is replaced": "UPDATE dpfewshot_history SET hash = previous WHERE number = 5",
 }
