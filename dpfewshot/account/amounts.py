@@ -145,10 +145,10 @@ def pure_cost(
         sampling_rate: of the Poisson sample that is released from.
         rate: ε₀ of a round on its sample; None without a sample: an equal share of the cost.
     """
-    from dpfewshot.accounting.events import LARGEST_COST, PoissonRandomizedResponse  # loads SciPy
+    from dpfewshot.accounting.events import LARGEST_COST, LEAST, PoissonRandomizedResponse  # loads SciPy
 
     each = rounded_up(rate or Fraction(cost.epsilon, rounds * EPSILON_SCALE))
-    if cost.delta or not 0 < each <= LARGEST_COST:
+    if cost.delta or not LEAST <= each <= LARGEST_COST:
         return cost
     return EventCost(cost, PoissonRandomizedResponse(rounded_up(sampling_rate), each, rounds))
 

@@ -35,6 +35,9 @@ MOST_QUERIES: Final = 10**6
 LARGEST_COST: Final = 1e6
 """Largest ε₀ of one pure-DP step, in nats, for which the tests check ε."""
 
+LEAST: Final = 1e-30
+"""Least sampling rate, and least ε₀ of a step: the squares of much smaller ones are below any float."""
+
 _ADD_OR_REMOVE: Final = frozenset({Relation.ADD_REMOVE, Relation.ZERO_OUT})
 """One set, because a null contributes nothing to a draw: both relations have the same dominating pairs
 (docs/proofs/sampling.md)."""
@@ -72,7 +75,7 @@ class PoissonGaussian:
     (Zhu, Dong, Wang 2022, Theorem 11).
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
+        sampling_rate: q in 10⁻³⁰..1, the probability that a unit is in a step's draw.
         noise_multiplier: σ in 2⁻⁶..2²⁰, the noise's standard deviation over the step's L2 sensitivity. R
             tokens on one draw are one step at σ/√R.
         steps: T ≥ 1, the number of fresh draws.
@@ -100,7 +103,7 @@ class PoissonRandomizedResponse:
 
     Args:
         sampling_rate, steps: as in `PoissonGaussian`.
-        epsilon: ε₀ in (0, 10⁶] of a step, in nats, before subsampling.
+        epsilon: ε₀ in 10⁻³⁰..10⁶ of a step, in nats, before subsampling.
     """
 
     sampling_rate: float
@@ -124,8 +127,8 @@ class PoissonBoundedRange:
     dominating pair without sampling (docs/proofs/bounded-range.md).
 
     Args:
-        sampling_rate: q in (0, 1], the probability that a unit is in a step's draw.
-        epsilon: ε₀ in (0, 200], the range of a step's losses in nats, before subsampling.
+        sampling_rate: q in 10⁻³⁰..1, the probability that a unit is in a step's draw.
+        epsilon: ε₀ in 10⁻³⁰..200, the range of a step's losses in nats, before subsampling.
         steps: T ≥ 1. With q = 1 all steps may share one draw.
     """
 
@@ -357,8 +360,8 @@ def common_factor(multipliers: Sequence[float], target: float) -> float:
 
 
 def _check_rate(rate: float) -> None:
-    if not 0 < as_float("sampling_rate", rate) <= 1:
-        raise InvalidPlan(f"sampling_rate must lie in (0, 1], not {rate}")
+    if not LEAST <= as_float("sampling_rate", rate) <= 1:
+        raise InvalidPlan(f"sampling_rate must lie between {LEAST:g} and 1, not {rate}")
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -368,8 +371,8 @@ def _check_positive(name: str, value: float) -> None:
 
 def _check_cost(epsilon: float, largest: float) -> None:
     _check_positive("epsilon", epsilon)
-    if epsilon > largest:
-        raise InvalidPlan(f"epsilon must be at most {largest:g}, not {epsilon}")
+    if not LEAST <= epsilon <= largest:
+        raise InvalidPlan(f"epsilon must lie between {LEAST:g} and {largest:g}, not {epsilon}")
 
 
 def _check_noise(multiplier: float) -> None:

@@ -23,7 +23,7 @@ from dpfewshot.accounting import (
     combined_multiplier,
     epsilon,
 )
-from dpfewshot.accounting.events import common_factor
+from dpfewshot.accounting.events import LEAST, common_factor
 from dpfewshot.errors import InvalidPlan
 
 GAUSSIAN, RESPONSE = PoissonGaussian(0.01, 0.8, 60), PoissonRandomizedResponse(0.02, 1.5, 40)
@@ -57,6 +57,9 @@ def test_a_whole_number_becomes_an_integer(event: Event) -> None:
         *((lambda n=n: FixedSizeGaussian(1, 10, n, 1), "noise multiplier") for n in (2**-7, 2**21, math.nan)),
         *((lambda n=n: PoissonGaussian(0.1, 1.0, n), "whole number") for n in ("1", True, 0, 1.5, math.nan)),
         (lambda: PoissonRandomizedResponse(0.0, 1.0, 1), "sampling_rate"),
+        (lambda: PoissonGaussian(5e-324, 1.0, 1), "sampling_rate must lie between 1e-30 and 1, not 5e-324"),
+        (lambda: PoissonBoundedRange(0.1, 1e-300, 1), "epsilon must lie between 1e-30 and 200, not 1e-300"),
+        (lambda: PoissonRandomizedResponse(1.0, 1e-160, 2), "epsilon must lie between 1e-30 and 1e.06"),
         (lambda: PoissonRandomizedResponse(0.1, [], 1), "epsilon must be a number"),
         (lambda: PoissonRandomizedResponse(0.1, 0.0, 1), "epsilon"),
         (lambda: PoissonRandomizedResponse(0.1, math.inf, 1), "epsilon"),
@@ -98,6 +101,24 @@ def test_a_value_of_another_type_or_outside_its_range_is_refused(
 ) -> None:
     with pytest.raises(InvalidPlan, match=says):
         make()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("q", [LEAST, 0.1, 1.0])
+@pytest.mark.parametrize("delta", [1e-100, 1e-18, 0.1])
+def test_the_least_rate_and_cost_have_a_price(q: float, delta: float) -> None:
+    response, within = PoissonRandomizedResponse(1.0, LEAST, 2), PoissonBoundedRange(1.0, LEAST, 3)
+    for event in (
+        PoissonRandomizedResponse(q, LEAST, 10),
+        PoissonBoundedRange(q, LEAST, 10),
+        PoissonProduct(q, (response,), 10),
+        PoissonProduct(q, (response, within, ONE), 10),
+        PoissonProduct(q, (PoissonRandomizedResponse(1.0, 8.0, 10),), 10),
+        PoissonRandomizedResponse(q, 1e6, 10),
+        PoissonGaussian(q, 2.0**-6, 10),
+    ):
+        bounds = epsilon(event, delta)
+        assert 0 <= bounds.lower <= bounds.upper  # infinite where a loss is lost in round-off
 
 
 def test_relations_are_those_that_every_event_covers() -> None:
