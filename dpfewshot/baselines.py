@@ -25,7 +25,7 @@ from dpfewshot.runtime.redaction import redacts_errors
 from dpfewshot.sampling import FixedSizeSampler
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout
-from dpfewshot.values import Demonstration, PrivacySpend, Record, Relation, by_label, check_whole
+from dpfewshot.values import Demonstration, Record, Relation, by_label, check_whole
 from dpfewshot.writing.draft import Draft, ShapedDraft
 from dpfewshot.writing.public_loop import PublicLoop
 
@@ -94,21 +94,8 @@ def instruction_only_demonstrations(
     made = []
     for number, label in product(range(shots), planned):
         prompts = writer.for_label(label, number)
-        draft, released = loop.continued(prompts, [], max_tokens, choose)
-        text = loop.text(prompts, released)
-        made.append(
-            Demonstration(
-                text=text,
-                label=label,
-                token_count=len(released),
-                certified=True,
-                spent=PrivacySpend(0.0, 0.0),
-                relation=Relation.ADD_REMOVE,
-                mechanism="instruction-only",
-                fields=loop.layout.fields_of(text),
-                finished=draft.finished,
-            )
-        )
+        _, released = loop.continued(prompts, [], max_tokens, choose)
+        made.append(loop.at_no_cost(label, prompts, released, Relation.ADD_REMOVE))
     return Demonstrations(made)
 
 

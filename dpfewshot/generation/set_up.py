@@ -32,7 +32,7 @@ from dpfewshot.records.units import UnitSequence
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.sampling import FixedSizeSampler, PoissonSampler, Sampler, disjoint_parts
 from dpfewshot.tasks import Task
-from dpfewshot.values import Demonstration, PrivacySpend, Record
+from dpfewshot.values import Demonstration, Record
 from dpfewshot.writing.label_check import LabelCheck
 from dpfewshot.writing.request import PublicRequest
 from dpfewshot.writing.writer import HistogramWriter
@@ -126,18 +126,7 @@ class SetUp:
         prompts, topic = self.prompts(label, len(earlier)), self.topic(label, len(earlier))
         request = PublicRequest(prompts=prompts, max_tokens=max_tokens, topic=topic, earlier=earlier)
         tokens = self.loop.without_records(request)
-        text = self.loop.text(prompts, tokens)
-        return Demonstration(
-            text=text,
-            label=label,
-            token_count=len(tokens),
-            certified=True,
-            spent=PrivacySpend(0.0, 0.0),
-            relation=self.plan.relation,
-            mechanism="instruction-only",
-            fields=self.task.layout.fields_of(text),
-            finished=self.loop.ended(tokens),
-        )
+        return self.loop.at_no_cost(label, prompts, tokens, self.plan.relation)
 
     @cached_property
     def provenance(self) -> Provenance:

@@ -23,6 +23,7 @@ from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.prompts.writer import LabelPrompts
 from dpfewshot.tasks.layout import TextLayout
+from dpfewshot.values import Demonstration, PrivacySpend, Relation
 from dpfewshot.writing.draft import Draft, ShapedDraft
 from dpfewshot.writing.request import PublicRequest
 
@@ -97,6 +98,23 @@ class PublicLoop:
         except BackendError:
             return draft.text()
         return (draft if completed.cut_off else completed).text()
+
+    def at_no_cost(
+        self, label: str, prompts: LabelPrompts, tokens: Sequence[int], relation: Relation
+    ) -> Demonstration:
+        """The demonstration of tokens that no record has a part in: ε = 0."""
+        text = self.text(prompts, tokens)
+        return Demonstration(
+            text=text,
+            label=label,
+            token_count=len(tokens),
+            certified=True,
+            spent=PrivacySpend(0.0, 0.0),
+            relation=relation,
+            mechanism="instruction-only",
+            fields=self.layout.fields_of(text),
+            finished=self.ended(tokens),
+        )
 
     @property
     def ends(self) -> frozenset[int]:
