@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bench.reproduce import TANG, TARGETS, Task
+from bench.reproduce import TANG, TARGETS
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.accounting.bounds import epsilon_upper
 
@@ -40,20 +40,14 @@ class Row(NamedTuple):
     reference: float
 
 
-def best_time(work: Callable[[], object], runs: int) -> float:
-    """The shortest of several runs, in milliseconds: other load only adds to a run."""
+def fastest(work: Callable[[], object], runs: int) -> float:
+    """The shortest of several runs, in seconds: other load only adds to a run."""
     found = []
     for _ in range(runs):
         started = time.perf_counter()
         work()
         found.append(time.perf_counter() - started)
-    return 1000 * min(found)
-
-
-def least_noise(task: Task, target: float) -> float:
-    """σ of a row."""
-    q = task.sample / task.population
-    return calibrate(lambda s: PoissonGaussian(q, s, task.steps), epsilon=target, delta=task.delta)
+    return min(found)
 
 
 def calibrated() -> list[Row]:
@@ -61,10 +55,10 @@ def calibrated() -> list[Row]:
     rows = []
     for task in TANG:
         for target in TARGETS:
-            work = functools.partial(least_noise, task, target)
-            event = PoissonGaussian(task.sample / task.population, work(), task.steps)
+            work = functools.partial(calibrate, task.poisson, epsilon=target, delta=task.delta)
+            event = task.poisson(work())
             reference = epsilon_upper(event, task.delta, FINEST)
-            rows.append(Row(task.name, target, event, task.delta, best_time(work, 5), reference))
+            rows.append(Row(task.name, target, event, task.delta, 1000 * fastest(work, 5), reference))
     return rows
 
 
@@ -72,7 +66,7 @@ def ours(row: Row, accuracy: float) -> tuple[float, float]:
     """ε and milliseconds."""
     tolerance = TOLERANCE_SHARE * accuracy
     found = epsilon_upper(row.event, row.delta, tolerance)
-    return found, best_time(lambda: epsilon_upper(row.event, row.delta, tolerance), 7)
+    return found, 1000 * fastest(lambda: epsilon_upper(row.event, row.delta, tolerance), 7)
 
 
 def dp_accounting(row: Row, accuracy: float) -> tuple[float, float]:
@@ -90,7 +84,7 @@ def dp_accounting(row: Row, accuracy: float) -> tuple[float, float]:
     for grid in GRIDS:
         found = work(grid)
         if found <= row.reference * (1 + accuracy):
-            return found, best_time(functools.partial(work, grid), 3)
+            return found, 1000 * fastest(functools.partial(work, grid), 3)
     return math.nan, math.nan
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -31,7 +31,7 @@ from dpfewshot.account.draws import Terms
 from dpfewshot.account.reservation import Reservation
 from dpfewshot.backends import LlamaCpp
 from dpfewshot.backends.llama_cpp.model import KVStreams, Row
-from dpfewshot.backends.protocol import PromptBlock, Tokens
+from dpfewshot.backends.protocol import PromptBlock, Tokens, closing_block
 from dpfewshot.backends.streams.pool import FULL_DUMMY
 from dpfewshot.mechanisms import Draws, Gaussian, Release, RowChange
 from dpfewshot.prompts.writer import Body, PromptWriter
@@ -128,7 +128,7 @@ class InProcess:
                 public.append(released[-1])
                 row = public.next_token_logprobs()[0]
                 suffixes = inputs.suffixes(subsets, released)
-                with closing(self._backend.open_block(inputs.prompts.prefix, suffixes, 1)) as private:
+                with closing_block(self._backend, inputs.prompts.prefix, suffixes, 1) as private:
                     mean = self._step(row, private, _release(len(subsets), 1))
         return Step(watch.seconds, watch.evaluated, mean)
 
@@ -138,7 +138,7 @@ class InProcess:
         steps = []
         with self._public(inputs, tokens) as public:
             suffixes = inputs.suffixes(subsets, [])
-            with closing(self._backend.open_block(inputs.prompts.prefix, suffixes, tokens)) as private:
+            with closing_block(self._backend, inputs.prompts.prefix, suffixes, tokens) as private:
                 for token in inputs.released[:tokens]:
                     with _Watch() as watch:
                         mean = self._step(public.next_token_logprobs()[0], private, release)
@@ -147,12 +147,9 @@ class InProcess:
                     steps.append(Step(watch.seconds, watch.evaluated, mean))
         return steps
 
-    @contextmanager
-    def _public(self, inputs: Inputs, tokens: int) -> Iterator[PromptBlock]:
+    def _public(self, inputs: Inputs, tokens: int) -> AbstractContextManager[PromptBlock]:
         prompts = inputs.prompts
-        block = self._backend.open_block(prompts.prefix, [prompts.public_suffix], tokens, public=True)
-        with closing(block):
-            yield block
+        return closing_block(self._backend, prompts.prefix, [prompts.public_suffix], tokens, public=True)
 
     @staticmethod
     def _step(public_row: NDArray[np.float32], private: PromptBlock, release: Release) -> dict[int, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 
 import dpfewshot as dpf
 from bench.asking import LABELS, InProcess, Inputs, Server, Step
+from bench.records import peak
 from dpfewshot.backends import LlamaCpp, PromptBlock, packaged_model_path
 from dpfewshot.backends.conformance import random_tokens
 from dpfewshot.backends.llama_cpp.library import load_library
@@ -367,14 +367,7 @@ def use(setting: Setting) -> None:
             ),
         )
         synthesizer.generate("Location")
-    print(largest_resident_set())
-
-
-def largest_resident_set() -> float:
-    """This program's peak, GiB. `getrusage` would also count what the process was before exec."""
-    kilobytes = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert kilobytes  # noqa: S101 - Linux has it
-    return int(kilobytes[1]) / 2**20
+    print(peak() / 1024)
 
 
 def gigabytes(setting: Setting) -> float:

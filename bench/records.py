@@ -94,7 +94,7 @@ def elapsed(started: float) -> float:
 
 
 def peak() -> float:
-    """The most memory that this process had resident since it began, in MB."""
+    """The most memory that this process had resident, in MiB: `getrusage` counts what it was before exec, too."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -52,6 +52,14 @@ class Task(NamedTuple):
     steps: int
     delta: float
 
+    def poisson(self, sigma: float) -> PoissonGaussian:
+        """Gaussian noise on Poisson draws of the sample's mean size."""
+        return PoissonGaussian(self.sample / self.population, sigma, self.steps)
+
+    def fixed_size(self, sigma: float) -> FixedSizeGaussian:
+        """The same noise on draws of exactly the sample's size."""
+        return FixedSizeGaussian(self.sample, self.population, sigma, self.steps)
+
 
 TANG = {
     Task("AGNews", 20, 30000, 100, 1 / 30000): (0.51, 0.46, 0.39, 0.31),
@@ -123,8 +131,7 @@ def tang_gaussian() -> Iterator[str]:
 
 def tang_row(task: Task, target: float, sigma: float) -> tuple[object, ...]:
     """One printed σ and our findings."""
-    q = task.sample / task.population
-    needed = calibrate(lambda s: PoissonGaussian(q, s, task.steps), epsilon=target, delta=task.delta)
+    needed = calibrate(task.poisson, epsilon=target, delta=task.delta)
     verdict = (
         SAME
         if hundredths_up(needed) == sigma
@@ -132,8 +139,8 @@ def tang_row(task: Task, target: float, sigma: float) -> tuple[object, ...]:
         if hundredths_up(needed) < sigma
         else "TOO SMALL"
     )
-    poisson = epsilon(PoissonGaussian(q, sigma, task.steps), task.delta).upper
-    replaced = epsilon(FixedSizeGaussian(task.sample, task.population, sigma, task.steps), task.delta).upper
+    poisson = epsilon(task.poisson(sigma), task.delta).upper
+    replaced = epsilon(task.fixed_size(sigma), task.delta).upper
     return needed, f"{hundredths_up(needed):.2f}", verdict, poisson, replaced, as_run(target, replaced)
 
 
@@ -183,8 +190,7 @@ def adadpsyn_settings() -> Iterator[tuple[object, Task, float, float, int, float
 
 def adadpsyn_event(task: Task, rounds: int, radius: float, coverage: float, mean: float) -> FixedSizeGaussian:
     """A plan of AdaDPSyn as one event."""
-    sigma = AdaDPSyn(radius, mean, coverage, rounds).step_multiplier
-    return FixedSizeGaussian(task.sample, task.population, sigma, task.steps)
+    return task.fixed_size(AdaDPSyn(radius, mean, coverage, rounds).step_multiplier)
 
 
 def adadpsyn_row(
@@ -195,7 +201,7 @@ def adadpsyn_row(
     theirs, less = (fixed_size_renyi_epsilon(event(each), task.delta).epsilon for each in (mean, mean - 0.01))
     verdict = SAME if theirs <= target < less else conservative_mean(event, mean, target, task.delta)
     replaced = epsilon(event(mean), task.delta).upper
-    poisson = epsilon(PoissonGaussian(task.sample / task.population, sigma, task.steps), task.delta).upper
+    poisson = epsilon(task.poisson(sigma), task.delta).upper
     return sigma, theirs, less, verdict, replaced, poisson
 
 

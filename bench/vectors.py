@@ -14,7 +14,6 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 import dpfewshot as dpf
 from dpfewshot.backends import LlamaCpp, packaged_model_path
+from dpfewshot.backends.protocol import closing_block
 from dpfewshot.generation.units import Bodies
 from dpfewshot.prompts.writer import LabelPrompts, PromptWriter
 from dpfewshot.records.units import UnitSequence, units, units_by_label
@@ -101,21 +101,17 @@ class Text:
     """One forced text and what was computed on it.
 
     Attributes:
-        label: the requested one.
         population: n of the units drawn from.
         pool: mean number of prompts of the draw.
         public: log-probabilities of the prompt without records, (positions, WIDTH).
         rows: of the drawn prompts, (positions, prompts, WIDTH).
-        forced: the column of each forced token, -1 where it is not among them.
         suffix_tokens: of each prompt, after the common prefix and before the first released token.
     """
 
-    label: str
     population: int
     pool: int
     public: NDArray[np.float32]
     rows: NDArray[np.float32]
-    forced: NDArray[np.int64]
     suffix_tokens: NDArray[np.int64]
 
 
@@ -123,8 +119,8 @@ def collected(name: str, folder: Path) -> Iterator[Text]:
     """The texts of a data set that were collected in a folder."""
     for path in sorted(folder.glob(f"{name}.*.npz")):
         with np.load(path) as kept:
-            scalars = str(kept["label"]), int(kept["population"]), int(kept["pool"])
-            yield Text(*scalars, kept["public"], kept["rows"], kept["forced"], kept["suffix_tokens"])
+            scalars = int(kept["population"]), int(kept["pool"])
+            yield Text(*scalars, kept["public"], kept["rows"], kept["suffix_tokens"])
 
 
 def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
@@ -143,9 +139,8 @@ def collect(name: str, data: Path, folder: Path, backend: LlamaCpp) -> None:
             started = time.perf_counter()
             forced = [*backend.tokenize(" " + text), *backend.tokenize("\n")][: chosen.max_tokens]
             bodies = _draw(parts[label], chosen.pool, writer)
-            found = _evaluate(backend, writer.for_label(label), bodies, forced)
-            arrays: dict[str, Any] = {**found, "label": label, "population": len(parts[label])}
-            np.savez(path, **arrays, pool=chosen.pool)
+            found: dict[str, Any] = _evaluate(backend, writer.for_label(label), bodies, forced)
+            np.savez(path, **found, population=len(parts[label]), pool=chosen.pool)
             seconds = time.perf_counter() - started
             print(f"{name} {label} {number}: {len(forced)} tokens, {seconds:.0f} s", file=sys.stderr)
 
@@ -163,25 +158,15 @@ def _evaluate(
     supports, public = _public_rows(backend, prompts, forced)
     chunks = [suffixes[start : start + KEPT] for start in range(0, len(suffixes), KEPT)]
     rows = np.concatenate([_rows(backend, prompts, chunk, forced, supports) for chunk in chunks], axis=1)
-    columns = [
-        support.index(token) if token in support else -1
-        for support, token in zip(supports, forced, strict=True)
-    ]
-    return {
-        "public": public,
-        "rows": rows,
-        "forced": np.array(columns),
-        "suffix_tokens": np.array([len(suffix) for suffix in suffixes]),
-    }
+    return {"public": public, "rows": rows, "suffix_tokens": np.array([len(suffix) for suffix in suffixes])}
 
 
 def _public_rows(
     backend: LlamaCpp, prompts: LabelPrompts, forced: Sequence[int]
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
     supports, kept = [], []
-    with closing(
-        backend.open_block(prompts.prefix, [prompts.public_suffix], len(forced), public=True)
-    ) as block:
+    public = [prompts.public_suffix]
+    with closing_block(backend, prompts.prefix, public, len(forced), public=True) as block:
         for token in forced:
             row = block.next_token_logprobs(None)[0]
             supports.append(np.sort(np.argsort(-row, kind="stable")[:WIDTH]).tolist())
@@ -197,9 +182,8 @@ def _rows(
     forced: Sequence[int],
     supports: Sequence[Sequence[int]],
 ) -> NDArray[np.float32]:
-    with ExitStack() as stack:
-        block = stack.enter_context(closing(backend.open_block(prompts.prefix, suffixes, len(forced))))
-        found = []
+    found = []
+    with closing_block(backend, prompts.prefix, suffixes, len(forced)) as block:
         for token, support in zip(forced, supports, strict=True):
             found.append(np.array(block.next_token_logprobs(support), dtype=np.float32))
             block.append(token)

@@ -10,13 +10,14 @@ import os
 import platform
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from bench.accounting import fastest
+from bench.core import NORMALS, SCALE
 from bench.peers import page, speed
 from bench.peers.page import AMIN, CELLS, EPSILONS, INK, LINES, TASKS, Line
 from bench.reproduce import PRESETS, TANG, TARGETS, adadpsyn_event
@@ -34,7 +35,7 @@ from bench.utility import (
     papers,
 )
 from dpfewshot import _core
-from dpfewshot.accounting import FixedSizeGaussian, PoissonGaussian, ZeroConcentrated, epsilon
+from dpfewshot.accounting import PoissonGaussian, ZeroConcentrated, epsilon
 from dpfewshot.accounting.published import fixed_size_renyi_epsilon, integer_order_epsilon
 from dpfewshot.evaluation import Condition, Trial, evaluate
 from dpfewshot.mechanisms import InvisibleInk, PrivatePrediction
@@ -43,8 +44,6 @@ from dpfewshot.mechanisms.adadpsyn import published
 OURS = ("llama-cpp-python", "numpy", "xllamacpp", "torch", "transformers")
 ACCOUNTANTS = ("autodp==0.2.3.1", "dp-accounting==0.6.0", "opendp==0.16.0", "prv-accountant==0.2.0")
 REPEATS = 3
-SCALE = 8 * 2**27
-NORMALS = 100_000
 TIMEOUT = 1200.0
 
 TANG_DRAW = "the seed of the draws is 0 by default: who knows it knows which records were drawn, and sampling amplifies nothing; floating-point noise"
@@ -72,15 +71,12 @@ def tang() -> Iterator[Line]:
     printed = dict(zip(TARGETS, TANG[task], strict=True))
     for target in map(int, EPSILONS):
         sigma = printed[target]
-        q = task.sample / task.population
         yield {
             "peer": "Tang et al.",
             "setting": f"TREC, σ = {sigma:g}, T = {task.steps}, δ = 1/{task.population}",
             "stated": float(target),
-            "own": epsilon(PoissonGaussian(q, sigma, task.steps), task.delta).upper,
-            "drawn": epsilon(
-                FixedSizeGaussian(task.sample, task.population, sigma, task.steps), task.delta
-            ).upper,
+            "own": epsilon(task.poisson(sigma), task.delta).upper,
+            "drawn": epsilon(task.fixed_size(sigma), task.delta).upper,
             "as_run": epsilon(PoissonGaussian(1.0, sigma, task.steps), task.delta).upper,
             "why": TANG_DRAW,
         }
@@ -215,7 +211,7 @@ def by_us(row: Line) -> Line:
     """Our certified upper bound."""
     event = PoissonGaussian(row["q"], row["sigma"], row["steps"])
     bound = epsilon(event, row["delta"]).upper
-    seconds = fastest(lambda: epsilon(event, row["delta"]))
+    seconds = fastest(lambda: epsilon(event, row["delta"]), REPEATS)
     return {"kind": "accounting", "tool": "dpfewshot", **row, "epsilon": bound, "seconds": seconds}
 
 
@@ -230,19 +226,9 @@ def normals() -> Iterator[Line]:
         yield {
             "kind": "noise",
             "tool": name,
-            "normals_a_second": NORMALS / fastest(draw),
+            "normals_a_second": NORMALS / fastest(draw, REPEATS),
             "exact": name == "dpfewshot",
         }
-
-
-def fastest(work: Callable[[], object]) -> float:
-    """Seconds of the shortest of several runs."""
-    found = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - started)
-    return min(found)
 
 
 # Accuracy in use

@@ -43,7 +43,6 @@ OURS_WAY = "dpfewshot"
 AGREEING_WAY = "dpfewshot, 2 M"
 SAME_NOISE_WAY = "dpfewshot, Gaussian, M raised to the noise of Tang et al."
 EVOLUTION_WAY = "Private Evolution"
-PACK_WAY = "LlamaIndex pack"
 INK_WAY = "InvisibleInk (invink)"
 
 FASTER = 10.0
@@ -99,9 +98,9 @@ class Spread:
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
 
 
-def ratios(task: str, peer: str, ours: str = OURS_WAY) -> Spread:
+def ratios(task: str, peer: str) -> Spread:
     """Seconds of a peer in those of ours, round by round, in the run in which both took turns."""
-    return ratios_of(lines("speed"), task, peer, ours)
+    return ratios_of(lines("speed"), task, peer, OURS_WAY)
 
 
 def ratios_of(measured: Iterable[Line], task: str, peer: str, ours: str) -> Spread:
