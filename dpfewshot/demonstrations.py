@@ -34,7 +34,8 @@ CERTIFICATE: Final = "certificate"
 _NO_COST: Final = PrivacySpend(0.0, 0.0)
 
 _DATA_FILE: Final = "demonstrations.jsonl"
-_SMALL: Final = 1000
+_SIZES: Final = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
+"""The hub's names of sizes below these."""
 
 _OPENS_A_TEMPLATE = re.compile(r"\{(?=[{%#])")
 
@@ -384,7 +385,7 @@ def _data_card(ones: Demonstrations, title: str) -> str:
         )
     return _CARD.format(
         name=json.dumps(title),  # a JSON string is one of YAML too
-        size="n<1K" if len(ones) < _SMALL else "1K<n<10K",
+        size=next((name for limit, name in _SIZES.items() if len(ones) < limit), "1M<n<10M"),
         file=_DATA_FILE,
         title=_cell(title),
         count=counted(len(ones), "synthetic few-shot demonstration"),

@@ -102,6 +102,14 @@ def test_a_card_claims_nothing_without_a_guarantee(tmp_path: Path) -> None:
     assert "| 1 | no guarantee | no guarantee |" in card
 
 
+@pytest.mark.parametrize(
+    ("number", "size"), [(999, "n<1K"), (1000, "1K<n<10K"), (9999, "1K<n<10K"), (10_000, "10K<n<100K")]
+)
+def test_a_card_states_the_hubs_class_of_size(tmp_path: Path, number: int, size: str) -> None:
+    Demonstrations([ONE] * number).to_folder(tmp_path)
+    assert f"size_categories: ['{size}']" in (tmp_path / "README.md").read_text(encoding="utf-8").splitlines()
+
+
 @pytest.mark.slow
 def test_datasets_reads_the_folder(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
