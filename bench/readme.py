@@ -6,7 +6,6 @@ or `<!-- peers -->` and `<!-- end -->`. All texts stand in docs/decisions/histog
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cache
 from statistics import fmean
@@ -15,7 +14,7 @@ import numpy as np
 
 from bench.default import DEFAULT, MODEL, NO_RECORDS
 from bench.default import NAME as OURS
-from bench.pages import Lines, Table, table, write
+from bench.pages import Lines, Table, rows, table, write
 from bench.peers import page as comparison
 from bench.peers.page import BLUE, GREY, text, whole
 from bench.texts import TEXTS
@@ -72,9 +71,9 @@ def texts() -> Lines:
 
 def found_texts() -> list[tuple[str, int, str, str]]:
     """Topic, records, text at ε = 0 and at ε = 1, the topics with the most records first."""
-    rows = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
-    topics = {row["topic"]: row["units"] for row in rows}
-    found = {(row["topic"], row["epsilon"]): row["text"] for row in rows}
+    written = rows(TEXTS.name)
+    topics = {row["topic"]: row["units"] for row in written}
+    found = {(row["topic"], row["epsilon"]): row["text"] for row in written}
     ordered = sorted(topics, key=topics.__getitem__, reverse=True)
     return [(topic, topics[topic], found[topic, 0], found[topic, 1]) for topic in ordered]
 

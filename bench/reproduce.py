@@ -153,7 +153,7 @@ def tang_exponential() -> Iterator[str]:
     q = task.sample / task.population
     for target, cost in zip(TARGETS, TANG_EXPONENTIAL, strict=True):
         amplified = math.log1p(q * math.expm1(cost))
-        composed = epsilon(PoissonRandomizedResponse(1.0, amplified, task.steps), task.delta).upper
+        composed = amplified_cost(cost, q, task)
         least = amplified_cost(cost + 0.01, q, task)
         verdict = SAME if composed <= target < least else CONSERVATIVE if composed <= target else "TOO SMALL"
         pair = epsilon(PoissonRandomizedResponse(q, cost, task.steps), task.delta).upper
