@@ -26,7 +26,7 @@ from dpfewshot.accounting.events import (
 )
 from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import rounded_down, rounded_up
-from dpfewshot.mechanisms.base import Draws, Mechanism, RowChange, check_range
+from dpfewshot.mechanisms.base import Draws, Mechanism, RowChange
 
 COLDEST, HOTTEST = 1e-3, 1e3
 """Range of a given temperature. One that follows from a budget may be any."""
@@ -106,8 +106,3 @@ def solved_clip(noise_multiplier: float, temperature: float, prompts: int, row_c
 def softmax_rate(temperature: Fraction, prompts: int) -> Fraction:
     """1/(s·τ·logit_grid): the factor from integer sums of logits to exponents."""
     return 1 / (temperature * prompts * _core.logit_grid)
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuse a temperature outside 0.001..1000."""
-    check_range("temperature", temperature, COLDEST, HOTTEST)

@@ -24,8 +24,8 @@ import numpy as np
 from dpfewshot import _core
 from dpfewshot.backends.protocol import Logprobs
 from dpfewshot.exact import RandomSource
-from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, likeliest
-from dpfewshot.mechanisms.choice import SoftmaxMechanism, check_temperature, softmax_rate, solved_clip
+from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range, likeliest
+from dpfewshot.mechanisms.choice import COLDEST, HOTTEST, SoftmaxMechanism, softmax_rate, solved_clip
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class InvisibleInk(SoftmaxMechanism):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_range("temperature", self.temperature, COLDEST, HOTTEST)
 
     def noise_on_mean(self, draws: Draws, noise_multiplier: float) -> float:
         """τ/C: one over the most nats by which the records together can lift a token, or lower it.

@@ -19,8 +19,9 @@ from dpfewshot.errors import InvalidPlan
 from dpfewshot.exact import RandomSource
 from dpfewshot.mechanisms.base import BaseRelease, Draws, Predictions, Release, check_range
 from dpfewshot.mechanisms.choice import (
+    COLDEST,
+    HOTTEST,
     SoftmaxMechanism,
-    check_temperature,
     softmax_rate,
     solved_clip,
     solved_temperature,
@@ -62,7 +63,7 @@ class PrivatePrediction(SoftmaxMechanism):
         if self.clip is not None:
             check_range("clip", self.clip, 0, _core.LARGEST_LOGIT_CLIP, without=(0,))
         if self.temperature is not None:
-            check_temperature(self.temperature)
+            check_range("temperature", self.temperature, COLDEST, HOTTEST)
 
     def start(
         self, draws: Draws, noise_multiplier: float, random_source: RandomSource | None = None
