@@ -299,8 +299,8 @@ def calibrations_of(task: str) -> tuple[Calibration, ...]:
     return ("contextual",) if DATA_SETS[task].free else ("contextual", "batch")
 
 
-def accuracy(cell: Cell, calibration: Calibration) -> float:
-    """In per cent."""
+def percent_right(cell: Cell, calibration: Calibration) -> float:
+    """Its accuracy, in per cent."""
     return 100 * summarise([cell], calibration=calibration)[0].accuracy
 
 
@@ -313,8 +313,8 @@ def certified() -> Lines:
         for calibration in calibrations_of(task) if found else ():
             beside = stand_ins(task)
             same = [cell for cell in beside if cell.repetition in {one.repetition for one in found}]
-            each = [accuracy(cell, calibration) for cell in beside]
-            runs = ", ".join(f"{accuracy(cell, calibration):.1f}" for cell in found)
+            each = [percent_right(cell, calibration) for cell in beside]
+            runs = ", ".join(f"{percent_right(cell, calibration):.1f}" for cell in found)
             gap = points(difference(found, same, calibration=calibration))
             name = task if DATA_SETS[task].free else f"{task}, {calibration}"
             spread = f"{min(each):.1f} to {max(each):.1f}", f"{stdev(each):.1f}"
@@ -336,7 +336,7 @@ def by_population() -> Lines:
             (whole,) = (cell for cell in stand_ins(task) if cell.repetition == 0)
             found.append((sum((whole.population or {}).values()), whole))
         for count, cell in sorted(found, key=lambda each: each[0]):
-            values = (f"{accuracy(cell, kind):.1f}" for kind in ("none", *calibrations_of(task)))
+            values = (f"{percent_right(cell, kind):.1f}" for kind in ("none", *calibrations_of(task)))
             made.append([task, count, min((cell.population or {"": 0}).values()), *values])
     return table("task | n | records of the rarest label | no calibration | contextual | batch", made)
 

@@ -59,10 +59,6 @@ class Server:
     def _data(self) -> str:
         return str(self._folder / "data")
 
-    def url(self, database: str = "postgres") -> str:
-        """The ledger's URL of a database."""
-        return f"postgresql+psycopg://postgres@/{database}?host={self._folder}"
-
     def start(self) -> None:
         """Starts the server, also after a crash: recovery is done when this returns."""
         settings = ["listen_addresses=''", f"unix_socket_directories={self._folder}", *UNKIND]
@@ -95,7 +91,7 @@ class Server:
         """The URL of an empty database."""
         name = f"ledger_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name}")
-        return self.url(name)
+        return f"postgresql+psycopg://postgres@/{name}?host={self._folder}"
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         """Runs a statement as an administrator."""

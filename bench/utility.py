@@ -182,13 +182,8 @@ class FreshNoise:
         if request.epsilon is None:
             return self.synthetic.demonstrations(request)
         generation = unaccounted(_on_one_draw(every_token.synthesizer(request).set_up))
-        return request.in_order(
-            [
-                generation.release(label, self.synthetic.max_tokens)
-                for _ in range(request.shots_per_label)
-                for label in sorted(set(request.labels))
-            ]
-        )
+        labels = sorted(set(request.labels)) * request.shots_per_label
+        return request.in_order(generation.release(label, self.synthetic.max_tokens) for label in labels)
 
 
 def _on_one_draw(set_up: SetUp) -> SetUp:

@@ -14,7 +14,7 @@ from functools import cache
 from html import escape
 from typing import Any, TypeAlias
 
-from bench.pages import OURS, Difference, Lines, Table, difference, points, rows, table, write
+from bench.pages import OURS, Difference, Lines, Table, difference, percent_right, points, rows, table, write
 from bench.utility import MODELS, RAW, ROOT, SHOTS
 from dpfewshot.evaluation import Cell, Results, summarise
 from dpfewshot.evaluation.summaries import Calibration
@@ -272,12 +272,8 @@ def spread() -> Lines:
     for condition, name in {"": OURS_WAY, **PEERS}.items():
         row = []
         for task in TASKS:
-            kind = CALIBRATION[task]
-            runs = [
-                summarise([cell], calibration=kind)[0]
-                for cell in group(task, condition or OURS[task], EPSILONS[0])
-            ]
-            each = [100 * run.accuracy for run in runs]
+            runs = group(task, condition or OURS[task], EPSILONS[0])
+            each = [percent_right(cell, CALIBRATION[task]) for cell in runs]
             row.append(f"{min(each):.1f} to {max(each):.1f}" if each else "–")
         found.append([name, *row])
     return table(f"runs at ε = {EPSILONS[0]:g} lie from, to | {' | '.join(TASKS)}", found)
