@@ -29,8 +29,6 @@ from dpfewshot.values import Demonstration, Record, Relation, by_label, check_wh
 from dpfewshot.writing.draft import Draft, ShapedDraft
 from dpfewshot.writing.public_loop import PublicLoop
 
-_STEPS_OF_LIKELIEST = 2**40
-
 
 def instruction_only_demonstrations(
     task: Task,
@@ -88,8 +86,7 @@ def instruction_only_demonstrations(
                 )
             known, scores = ~known, np.zeros_like(scores)  # the task allows unlikely tokens alone
         weights = np.exp(np.where(known, scores - scores[known].max(), -np.inf))
-        steps = np.rint(weights * _STEPS_OF_LIKELIEST).astype(np.int64)
-        return support[decoding.choose(steps, random_source)]
+        return support[decoding.choose(weights, random_source)]
 
     made = []
     for number, label in product(range(shots), planned):
