@@ -282,7 +282,8 @@ def unit_noun(unit: str | None) -> str:
     """What a unit is called: "customer" for the column customer_id, "record" without a column."""
     if unit is None:
         return "record"
-    return re.sub(r"[\W_]+(id|no|nr|number|name|ref|key|hash|account)$", "", unit, flags=re.IGNORECASE)
+    ending = r"(?<=[^\W_])[\W_]+(id|no|nr|number|name|ref|key|hash|account)$"
+    return re.sub(ending, "", unit, flags=re.IGNORECASE)
 
 
 def plural(noun: str) -> str:

@@ -119,10 +119,11 @@ def test_a_unit_is_called_by_its_column_without_what_says_that_it_is_a_number() 
         "author",
         "customer_account",
         "grandkey",
+        "_id",
         None,
     )
     assert [unit_noun(each) for each in columns] == [
-        "customer", "patient", "client", "User", "author", "customer", "grandkey", "record"
+        "customer", "patient", "client", "User", "author", "customer", "grandkey", "_id", "record"
     ]  # fmt: skip
 
 
