@@ -287,8 +287,9 @@ def unit_noun(unit: str | None) -> str:
 
 
 def plural(noun: str) -> str:
-    """Several of a noun: "customers", "policies"."""
-    return re.sub(r"([^aeiou])y$", r"\1ie", noun) + "s"
+    """Several of a noun: "customers", "policies", "branches"."""
+    stem = re.sub(r"([^aeiou])y$", r"\1ie", noun)
+    return re.sub(r"(s|x|z|ch|sh)$", r"\1e", stem) + "s"
 
 
 def counted(number: int, noun: str) -> str:

@@ -129,4 +129,5 @@ def test_a_unit_is_called_by_its_column_without_what_says_that_it_is_a_number() 
 
 def test_several_of_a_noun() -> None:
     assert [*map(plural, ("customer", "policy", "survey"))] == ["customers", "policies", "surveys"]
+    assert [*map(plural, ("branch", "address", "box"))] == ["branches", "addresses", "boxes"]
     assert (counted(1, "entry"), counted(2, "entry")) == ("1 entry", "2 entries")
