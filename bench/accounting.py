@@ -13,11 +13,11 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bench.core import seconds
 from bench.reproduce import TANG, TARGETS
 from dpfewshot.accounting import PoissonGaussian, calibrate
 from dpfewshot.accounting.bounds import epsilon_upper
@@ -42,12 +42,7 @@ class Row(NamedTuple):
 
 def fastest(work: Callable[[], object], runs: int) -> float:
     """The shortest of several runs, in seconds: other load only adds to a run."""
-    found = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - started)
-    return min(found)
+    return min(seconds(work) for _ in range(runs))
 
 
 def calibrated() -> list[Row]:
