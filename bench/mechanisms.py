@@ -14,7 +14,7 @@ import functools
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Setting:
 
     Attributes:
         name: as printed.
-        mechanism: for an ε and the data set's task.
+        mechanism: None is AdaDPSyn with the paper's ratios for the data set's task and an ε.
         row_change: the change of rows that the noise covers; Tang's √2 is that of grouped prompts.
         block: whether one draw serves a whole demonstration.
         raised: whether M is raised until the noise equals that of a fresh draw for each token.
@@ -65,22 +65,12 @@ class Setting:
     """
 
     name: str
-    mechanism: Callable[[DataSet, float], Mechanism]
+    mechanism: Mechanism | None
     row_change: RowChange = RowChange.ADDED
     block: bool = False
     raised: bool = False
     times: int = 1
     published: bool = False
-
-
-def always(mechanism: Mechanism) -> Callable[[DataSet, float], Mechanism]:
-    """The same settings at every ε."""
-    return lambda _data_set, _epsilon: mechanism
-
-
-def preset(data_set: DataSet, epsilon: float) -> Mechanism:
-    """The paper's ratios for the task."""
-    return AdaDPSyn.preset(data_set.task.name, epsilon=epsilon)
 
 
 TANG = "Gaussian, as published (√2)"
@@ -92,32 +82,25 @@ RAISED = "Gaussian, R = T, M raised"
 CENTRED_ONCE = "public-centred, one round, C = 0.5"
 CENTRED_BLOCK = "public-centred, three rounds, R = T, 2 M"
 SETTINGS = (
-    Setting(TANG, always(Gaussian()), RowChange.REPLACED),
-    Setting(GAUSSIAN, always(Gaussian())),
+    Setting(TANG, Gaussian(), RowChange.REPLACED),
+    Setting(GAUSSIAN, Gaussian()),
+    Setting("public-centred, one round, C = 0.3", PublicCentred(clip=0.3, refinements=(), contrast=0)),
+    Setting(CENTRED_ONCE, PublicCentred(clip=0.5, refinements=(), contrast=0)),
+    Setting("public-centred, one round, C = 0.7", PublicCentred(clip=0.7, refinements=(), contrast=0)),
+    Setting(CENTRED, PublicCentred(contrast=0)),
+    Setting(ADADPSYN_PUBLISHED, None, RowChange.REPLACED, published=True),
+    Setting(ADADPSYN, None),
+    Setting("report noisy max, 2/ε₀", ReportNoisyMax(), RowChange.REPLACED),
+    Setting("report noisy max, 1/ε₀", ReportNoisyMax()),
+    Setting("private prediction, c = 10", PrivatePrediction(clip=10.0)),
+    Setting("private prediction, τ = 1", PrivatePrediction(clip=None, temperature=1.0)),
+    Setting("InvisibleInk, τ = 1", InvisibleInk()),
+    Setting("Gaussian, R = T", Gaussian(), block=True),
+    Setting(RAISED, Gaussian(), block=True, raised=True),
+    Setting("public-centred, three rounds, R = T", PublicCentred(contrast=0), block=True),
+    Setting(CENTRED_BLOCK, PublicCentred(contrast=0), block=True, times=2),
     Setting(
-        "public-centred, one round, C = 0.3", always(PublicCentred(clip=0.3, refinements=(), contrast=0))
-    ),
-    Setting(CENTRED_ONCE, always(PublicCentred(clip=0.5, refinements=(), contrast=0))),
-    Setting(
-        "public-centred, one round, C = 0.7", always(PublicCentred(clip=0.7, refinements=(), contrast=0))
-    ),
-    Setting(CENTRED, always(PublicCentred(contrast=0))),
-    Setting(ADADPSYN_PUBLISHED, preset, RowChange.REPLACED, published=True),
-    Setting(ADADPSYN, preset),
-    Setting("report noisy max, 2/ε₀", always(ReportNoisyMax()), RowChange.REPLACED),
-    Setting("report noisy max, 1/ε₀", always(ReportNoisyMax())),
-    Setting("private prediction, c = 10", always(PrivatePrediction(clip=10.0))),
-    Setting("private prediction, τ = 1", always(PrivatePrediction(clip=None, temperature=1.0))),
-    Setting("InvisibleInk, τ = 1", always(InvisibleInk())),
-    Setting("Gaussian, R = T", always(Gaussian()), block=True),
-    Setting(RAISED, always(Gaussian()), block=True, raised=True),
-    Setting("public-centred, three rounds, R = T", always(PublicCentred(contrast=0)), block=True),
-    Setting(CENTRED_BLOCK, always(PublicCentred(contrast=0)), block=True, times=2),
-    Setting(
-        "public-centred, three rounds, R = T, M raised",
-        always(PublicCentred(contrast=0)),
-        block=True,
-        raised=True,
+        "public-centred, three rounds, R = T, M raised", PublicCentred(contrast=0), block=True, raised=True
     ),
 )
 
@@ -155,7 +138,7 @@ def noise_of(plan: Planned) -> float:
 
 
 def _planned(setting: Setting, data_set: DataSet, epsilon: float, population: int, prompts: int) -> Planned:
-    mechanism = setting.mechanism(data_set, epsilon)
+    mechanism = setting.mechanism or AdaDPSyn.preset(data_set.task.name, epsilon=epsilon)
     # Free labels draw from the whole data set in sequence, fixed ones from disjoint strata.
     demonstrations = 1 if data_set.task.labels else len(data_set.labels)
     length = data_set.max_tokens if setting.block else 1
