@@ -42,6 +42,8 @@ SIZES = (1_000, 10_000, 100_000)
 TIMES = 20  # reservations of a large account
 CYCLE = Terms(COST, None, 15, 1, 1.0, {"mechanism": "gaussian", "steps": 15})
 Timed = list[float]
+Ledgers = dict[str, Callable[[], str]]
+"""Of each database, what makes an empty ledger and returns its URL."""
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ def print_lines(lines: Iterator[str]) -> None:
     print(flush=True)
 
 
-def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterator[str]:
+def rate_lines(ledgers: Ledgers, seconds: float) -> Iterator[str]:
     """Cycles per second and the time of one, by number of processes."""
     yield "## Reserve, charge, settle\n"
     yield "| database | processes | cycles per second | median, ms | p99, ms | p99 / median | refused as locked |"
@@ -91,10 +93,7 @@ def rate_lines(ledgers: dict[str, Callable[[], str]], seconds: float) -> Iterato
             )
 
 
-def accounts_lines(
-    ledgers: dict[str, Callable[[], str]],
-    seconds: float,
-) -> Iterator[str]:
+def accounts_lines(ledgers: Ledgers, seconds: float) -> Iterator[str]:
     """Cycles per second of processes that share an account, and of as many with an account each."""
     yield "## Several accounts\n\n8 processes reserve, charge and settle.\n"
     yield "| database | accounts | cycles per second | median, ms |"
@@ -106,15 +105,14 @@ def accounts_lines(
             names = [f"tickets {number}" for number in range(1 if shared else 8)]
             for dataset in names:
                 ledger.create(dataset, dpf.PrivacyBudget(1e6, 0.5))
-            answers = forked(
-                [functools.partial(cycles, url, seconds, names[i % len(names)]) for i in range(8)]
-            )
+            acts = [functools.partial(cycles, url, seconds, name) for name in names]
+            answers = forked(acts * (8 // len(names)))
             took = [one for answer in answers for one in answer["took"]]
             rate = sum(len(answer["took"]) / answer["seconds"] for answer in answers)
             yield f"| {name} | {len(names)} | {rate:.0f} | {1e3 * statistics.median(took):.1f} |"
 
 
-def large_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
+def large_lines(ledgers: Ledgers) -> Iterator[str]:
     """The time of a reservation, of the first one after a migration, and of `verify`, by entries."""
     yield "## A large account\n\nEach entry was reserved, charged and settled. Processor time is this process's, without the server's and without waits for the disk.\n"
     yield "| database | entries | first reservation, without totals: processor s | reserve, ms (median) | its processor ms | verify: processor s |"
@@ -200,7 +198,7 @@ def _write_answer(path: Path, act: Callable[[], Any]) -> None:
     path.write_text(json.dumps(act()))
 
 
-def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[str]:
+def kill_lines(ledgers: Ledgers, rounds: int) -> Iterator[str]:
     """Rounds of kill -9, and whether the ledger ever recorded less than was released."""
     yield f"## kill -9\n\nA round kills a generating process at one of {len(BOUNDARIES)} step boundaries in turn.\n"
     yield "| database | rounds | of them released tokens | tokens | recorded below released | broken histories |"
@@ -215,9 +213,7 @@ def kill_lines(ledgers: dict[str, Callable[[], str]], rounds: int) -> Iterator[s
             sys.exit(f"{name}: something was lost")
 
 
-def race_lines(
-    ledgers: dict[str, Callable[[], str]], races: int, processes: int, threads: int
-) -> Iterator[str]:
+def race_lines(ledgers: Ledgers, races: int, processes: int, threads: int) -> Iterator[str]:
     """Races for the rest of a budget."""
     yield f"## Races\n\n{processes} processes of {threads} threads open a new ledger at once and ask twice each;"
     yield f"{FITTING} plans fit.\n"
@@ -235,7 +231,7 @@ def race_lines(
                 sys.exit(f"{name}: something was overspent")
 
 
-def share_lines(ledgers: dict[str, Callable[[], str]]) -> Iterator[str]:
+def share_lines(ledgers: Ledgers) -> Iterator[str]:
     """The ledger's share of a real generation's time: `dpfewshot demo`, one demonstration a label."""
     from dpfewshot.cli.doctor import KEPT_FOR, MAX_TOKENS, PROMPT_TOKENS
     from dpfewshot.cli.models import Model, open_backend
