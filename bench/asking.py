@@ -47,19 +47,12 @@ LABELS = {"TREC": "Location", "AG News": "World"}
 
 
 class Inputs:
-    """One data set as tokens.
-
-    Args:
-        name: of `LABELS`.
-        folder: the folder with its files.
-        backend: the model whose tokens they are.
-        tokens: released tokens, at most T.
+    """One data set of `LABELS` as a model's tokens.
 
     Attributes:
-        name: as given.
         prompts: the pieces of the label's prompts.
-        released: tokens of held-out texts. Every way of asking releases them, so that all evaluate
-            the same prompts.
+        released: so many tokens of held-out texts. Every way of asking releases them, so that all evaluate the same
+            prompts.
     """
 
     def __init__(self, name: str, folder: Path, backend: LlamaCpp, tokens: int) -> None:
@@ -108,11 +101,7 @@ class Step:
 
 
 class InProcess:
-    """The steps of `dpfewshot.generation.token_loop`, with the draws and the released tokens given.
-
-    Args:
-        backend: the model in process.
-    """
+    """The steps of `dpfewshot.generation.token_loop`, with the draws and the released tokens given."""
 
     def __init__(self, backend: LlamaCpp) -> None:
         self._backend = backend
@@ -166,22 +155,14 @@ class Server:
     First the public prompt, for its 100 likeliest tokens. Then every private prompt in a request of
     its own, with a bias of 100 on those tokens, so that the answer is the distribution over them.
     Requests are sent at once and wait for each other on as many connections, kept alive, as the
-    server has slots.
-
-    Args:
-        model: the GGUF file.
-        slots: prompts that the server evaluates at a time.
-        threads: of the server.
-        cache_prompt: whether a slot may reuse earlier prompts, which is the server's default.
-
-    Attributes:
-        address: its host and port.
+    server has slots: prompts that it evaluates at a time. With `cache_prompt`, which is the server's
+    default, a slot may reuse earlier prompts.
     """
 
     def __init__(self, model: Path, slots: int, threads: int, *, cache_prompt: bool) -> None:
         self._serving = ExitStack()
         url = self._serving.enter_context(served(str(model), slots, threads))
-        self.address = url.split("//")[-1]
+        self._address = url.split("//")[-1]
         self._cache_prompt = cache_prompt
         self._connections = threading.local()
         self._pool = ThreadPoolExecutor(slots)
@@ -223,7 +204,7 @@ class Server:
     def _reply(self, body: str) -> HTTPResponse:
         """The reply on this thread's connection, which is reopened if the server closed it as idle."""
         if not hasattr(self._connections, "open"):
-            self._connections.open = HTTPConnection(self.address, timeout=300)
+            self._connections.open = HTTPConnection(self._address, timeout=300)
         connection: HTTPConnection = self._connections.open
         try:
             connection.request("POST", "/completion", body, {"Content-Type": "application/json"})

@@ -322,14 +322,7 @@ BODY_TOKENS = 160
 
 @dataclass(frozen=True)
 class Setting:
-    """The loading of the model, and the prompts of a draw.
-
-    Attributes:
-        context_tokens: see `LlamaCpp`.
-        kept_prompts: see `LlamaCpp`.
-        weights: see `LlamaCpp`.
-        prompts: M.
-    """
+    """What `LlamaCpp` is loaded with, and M."""
 
     context_tokens: int
     kept_prompts: int

@@ -73,7 +73,7 @@ def measure(path: Path, unit: str | None) -> None:
     for _ in range(DRAWS):
         started = time.perf_counter()
         drawn = everyone.take([one for subset in sampler.draw(everyone.sizes) for one in subset])
-        times.append(1000 * (time.perf_counter() - started))
+        times.append(1000 * elapsed(started))
         if None in drawn:
             raise SystemExit("a record could not be read")
     found |= {"ms of a draw, median": sorted(times)[DRAWS // 2], "ms of a draw, least": min(times)}

@@ -132,16 +132,11 @@ def tang_gaussian() -> Iterator[str]:
 def tang_row(task: Task, target: float, sigma: float) -> tuple[object, ...]:
     """One printed σ and our findings."""
     needed = calibrate(task.poisson, epsilon=target, delta=task.delta)
-    verdict = (
-        SAME
-        if hundredths_up(needed) == sigma
-        else CONSERVATIVE
-        if hundredths_up(needed) < sigma
-        else "TOO SMALL"
-    )
+    rounded = hundredths_up(needed)
+    verdict = SAME if rounded == sigma else CONSERVATIVE if rounded < sigma else "TOO SMALL"
     poisson = epsilon(task.poisson(sigma), task.delta).upper
     replaced = epsilon(task.fixed_size(sigma), task.delta).upper
-    return needed, f"{hundredths_up(needed):.2f}", verdict, poisson, replaced, as_run(target, replaced)
+    return needed, f"{rounded:.2f}", verdict, poisson, replaced, as_run(target, replaced)
 
 
 def tang_exponential() -> Iterator[str]:

@@ -42,11 +42,9 @@ class DataSet:
     """A data set, the cut of its texts, and the mean number of prompts of a draw.
 
     Attributes:
-        task: its task.
         train: the private records.
         test: the source of the forced texts.
-        labels: to generate; each gets the same number of texts.
-        texts: of each label.
+        labels: to generate; each gets so many `texts`.
         max_tokens: T.
         prompts: M that the settings start from.
         pool: prompts of a draw on average.

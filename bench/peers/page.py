@@ -200,8 +200,7 @@ def speed() -> Lines:
     found = []
     for task, peer in ordered():
         measured = [line for line in lines("speed") if line["task"] == task]
-        ways = [line for line in measured if line["peer"] == peer]
-        turns = ways[0]["turns"]
+        turns = next(line["turns"] for line in measured if line["peer"] == peer)
         ways, beside = (
             [line for line in measured if (line["peer"], line["turns"]) == (way, turns)]
             for way in (peer, OURS_WAY)
@@ -374,12 +373,7 @@ GREY, BLUE = "#767676", "#2f6fb3"
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> str:
-    """One bar a row on a logarithmic axis from 1.
-
-    Args:
-        title: over the plot.
-        rows: names, with values of at least 0.1.
-    """
+    """A bar for each name and its value, which is at least 0.1, on a logarithmic axis."""
     most = max(value for _, value in rows)
     scale = (WIDTH - LEFT - 80) / math.log10(10 * most)
     parts = [text(8, 18, title, weight="bold")]
@@ -393,12 +387,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> str:
 
 
 def intervals(title: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
-    """A dot with its interval for each row, on an axis from 0 to 100.
-
-    Args:
-        title: over the plot.
-        rows: names, with a mean, a lower and an upper end, in per cent.
-    """
+    """A dot with its interval for each name, mean, lower and upper end, in per cent, on an axis from 0 to 100."""
 
     def place(value: float) -> float:
         return LEFT + (WIDTH - LEFT - 60) * min(100.0, max(0.0, value)) / 100
