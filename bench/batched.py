@@ -27,19 +27,15 @@ CALL_TOKENS = 2048
 
 
 class Batched(LogprobBackend):
-    """A backend over a causal model of transformers.
+    """A backend over a causal model of transformers, in bfloat16, on so many threads of PyTorch.
 
-    Args:
-        model: a GGUF file.
-        threads: of PyTorch.
-        context_tokens: the longest prompt.
-        dtype: of the weights. A processor without instructions for bfloat16 is faster in float32.
+    A processor without instructions for bfloat16 is faster in float32.
     """
 
     kept_prompts = None
 
-    def __init__(self, model: str, *, threads: int, context_tokens: int, dtype: str = "bfloat16") -> None:
-        self._model = HuggingFaceModel(model, "cpu", dtype, "sdpa")
+    def __init__(self, model: str, *, threads: int, context_tokens: int) -> None:
+        self._model = HuggingFaceModel(model, "cpu", "bfloat16", "sdpa")
         self._model.torch.set_num_threads(threads)
         self.context_tokens: int = context_tokens
         self.vocabulary_size = self._model.vocabulary_size
