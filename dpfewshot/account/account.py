@@ -347,8 +347,8 @@ class Account:
 
         Args:
             digest: `line_hash` of the demonstration.
-            progress: of the run, with this demonstration. Nothing changes if the entry has it already, so a
-                call whose answer was lost may be repeated.
+            progress: of the run, with this demonstration. It is recorded once, so a call whose answer was
+                lost may be repeated.
             before: the progress that the caller knows, where others share the lease; None: it is alone.
 
         Raises:
@@ -360,11 +360,9 @@ class Account:
             if found is None or found.state not in PAID:
                 raise LedgerError(f"entry {entry} was never charged: it releases nothing")
             draws = found.draws.with_progress(entry, lease, progress, before)
-            if draws != found.draws:
-                change.replace(replace(found, draws=draws))
-                known, after = released_in(found.draws.progress), released_in(progress)
-                if after is None or after != known:  # else which lines stand is all that differs
-                    change.record(RELEASE, found, as_json({RELEASED: digest}))
+            change.replace(replace(found, draws=draws))
+            if released_in(progress) != released_in(found.draws.progress):  # else it was recorded before
+                change.record(RELEASE, found, as_json({RELEASED: digest}))
 
     def run_of(self, plan: str, run: str | None = None, stratum: int | None = None) -> list[Entry]:
         """The entries of a run, which `resume` continues; none if there is no such run.
