@@ -49,10 +49,10 @@ class Amount(NamedTuple):
         """The budget, of an account or of one release, rounded down."""
         if not isinstance(budget, (PrivacyBudget, PrivacySpend)):
             raise InvalidPlan(f"budget must be a PrivacyBudget, not {type(budget).__name__}")
-        return cls(
-            math.floor(_decimal(budget.epsilon) * EPSILON_SCALE),
-            math.floor(_decimal(budget.delta) * DELTA_SCALE),
-        )
+        epsilon = math.floor(_decimal(budget.epsilon) * EPSILON_SCALE)
+        if not epsilon:
+            raise InvalidPlan(f"epsilon must be at least 1e-12, not {budget.epsilon}")
+        return cls(epsilon, math.floor(_decimal(budget.delta) * DELTA_SCALE))
 
     @classmethod
     def of_cost(cls, cost: Cost) -> Amount:

@@ -119,7 +119,8 @@ def choose(
     models = _models(backend)
     check_whole("scored_units", scored_units)
     _check(task, candidates, rounds, score, balanced=balanced)
-    cost, checked, certified = _cost(budget), as_records(records, unit=unit), random_source is None
+    cost = Amount(Amount.of_budget(budget).epsilon, 0)  # what an account of the same budget can pay
+    checked, certified = as_records(records, unit=unit), random_source is None
     payment = open_payment(
         task,
         checked,
@@ -197,14 +198,6 @@ def search(
     or more than 1,024 of them only causes a warning.
     """
     return choose(task, records, backend, proposer, rounds=rounds, budget=budget, **options)
-
-
-def _cost(budget: PrivacyBudget) -> Amount:
-    """(ε, 0): what an account of the same budget can pay."""
-    epsilon = Amount.of_budget(budget).epsilon
-    if not epsilon:
-        raise InvalidPlan(f"epsilon must be at least 1e-12, not {budget.epsilon}")
-    return Amount(epsilon, 0)
 
 
 def _check(task: Task, candidates: object, rounds: int, score: str, *, balanced: bool) -> None:

@@ -90,7 +90,12 @@ def test_divergences_are_converted_by_the_formula_and_rounded_up(
 
 @pytest.mark.parametrize(
     ("budget", "rule"),
-    [(BUDGET, "pld"), (PrivacyBudget(1e-5, 1e-5), "renyi"), (PrivacyBudget(4.0, 3e-18), "renyi")],
+    [
+        (BUDGET, "pld"),
+        (PrivacyBudget(9e-13, 1e-5), "sum"),
+        (PrivacyBudget(1e-5, 1e-5), "renyi"),
+        (PrivacyBudget(4.0, 3e-18), "renyi"),
+    ],
 )
 def test_a_rule_that_admits_nothing_is_refused(budget: PrivacyBudget, rule: str) -> None:
     with pytest.raises(InvalidPlan):

@@ -183,6 +183,17 @@ def test_an_interrupted_evaluation_resumes_and_asks_for_nothing_twice(tmp_path: 
     ]
 
 
+def test_results_can_be_read_wherever_the_last_line_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    results = Results(path)
+    evaluate(experiment(), [Trial(synthetic(), 1.0, 2)], results)
+    results.add(dataclasses.replace(results.cells[0], writer="modèle"))
+    whole = path.read_bytes()
+    for end in range(whole.index(b"\n"), len(whole)):
+        path.write_bytes(whole[:end])
+        assert len(Results(path).cells) == whole[:end].count(b"\n")
+
+
 def test_other_settings_are_measured_anew_and_never_taken_for_the_old_ones(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.jsonl")
     made = results.cells
