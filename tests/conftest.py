@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from dpfewshot.cli.application import run
 
 if TYPE_CHECKING:
     from bench.postgresql import Server
     from tests.support.commands import Run
+
+settings.register_profile("no deadline", deadline=None)  # how busy the machine is says nothing of a property
+settings.load_profile("no deadline")
 
 SLOW = {
     "statistical",
