@@ -103,14 +103,13 @@ class ModelWriter:
         if not np.isfinite(weighed).any():  # nothing else is left to say
             weighed = row.copy()
         support = one.draft.support(_among, weighed, left)
+        if not support:
+            one.failed = True
+            return
         scores = weighed[support].astype(np.float64)
         names = (self.vocabulary.is_a_name(token, style.prompt) for token in one.tokens[1:])
         if style.named and not any(names):
             scores[self._likely_names(support, scores, style)] += _NAME_GAIN
-        scores[~np.isfinite(scores)] = -np.inf
-        if np.isneginf(scores).all():
-            one.failed = True
-            return
         place, token = self._drawn(one, support, scores, style)
         one.add(token, float(row[support[place]]))
 

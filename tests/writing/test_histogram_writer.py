@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import dpfewshot as dpf
+from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms import (
     word_histogram,
 )
@@ -87,6 +88,19 @@ def test_a_text_that_shall_have_a_name_seeks_one_until_it_has_it(named):
     thirds = Counter(one.tokens[2] > 1 for one in written if one.tokens[1] > 1)
     assert (seconds[True] > 800) is named  # 1,051 and 540 of 1,500 are expected
     assert thirds[True] < 550  # 378 of 1,051 are; if a name were not seen, 736
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_candidate_that_the_model_does_not_go_on_with_ends_no_other(named):
+    model = dpf.backends.Scripted([" team", " won", "\n"], lambda prompt: [0, 0, prompt[-1] != 0])
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
+    prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
+    request, begun = PublicRequest(prompts=prompts, max_tokens=3), [writer.model.begun([0])]
+    with pytest.raises(BackendError, match="no probability at all"):
+        writer.model.written(begun, request, Style(named=named))
+    begun = [writer.model.begun([first]) for first in (0, 1)]
+    [written] = writer.model.written(begun, request, Style(named=named))
+    assert (written.text, begun[0].failed) == ("won", True)
 
 
 @pytest.mark.parametrize(
