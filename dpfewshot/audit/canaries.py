@@ -26,6 +26,7 @@ import numpy as np
 from dpfewshot.audit.premises import Watch
 from dpfewshot.backends.protocol import LogprobBackend, Logprobs, Tokens
 from dpfewshot.backends.scripted import Scripted
+from dpfewshot.backends.text import ending_tokens
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.mechanisms.base import likeliest
 from dpfewshot.mechanisms.word_histogram import COMMONEST
@@ -160,7 +161,7 @@ class EchoCanary:
     def following(cls, beginning: Sequence[int], set_up: SetUp, label: str) -> EchoCanary:
         """Continue the beginning of a demonstration, to the plan's length, by the least likely candidates."""
         rule = partial(likeliest, top_k=set_up.mechanism.top_k)
-        tokenizer, ends = set_up.backend, set_up.loop.ends
+        tokenizer, ends = set_up.backend, ending_tokens(set_up.backend)
 
         def rarest(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int:
             """One that ends nothing and that the tokenizer reads as it was written, if there is any."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfewshot.backends.protocol import LogprobBackend
-from dpfewshot.backends.text import whole_text, wordless_tokens
+from dpfewshot.backends.text import ending_tokens, whole_text, wordless_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton
 from dpfewshot.tasks.layout import BLANK_LINE, TextLayout, on_lines, on_one_line
 
@@ -47,7 +47,6 @@ class Draft:
     The names of further fields cost nothing: they are written into the prompts, and never drawn.
 
     Args:
-        ends: the backend's `ending_tokens`.
         further: the tokens between two fields (`LabelPrompts.further`); needed for the context alone.
         earlier: texts of this label that were released before, in order: this one opens otherwise.
 
@@ -59,14 +58,14 @@ class Draft:
         self,
         backend: LogprobBackend,
         layout: TextLayout,
-        ends: frozenset[int],
         *,
         further: Sequence[Sequence[int]] = (),
         earlier: Sequence[str] = (),
         released: Iterable[int] = (),
     ) -> None:
         self.context: list[int] = []
-        self._backend, self._layout, self._ends, self._further = backend, layout, ends, further
+        self._backend, self._layout, self._further = backend, layout, further
+        self._ends = ending_tokens(backend)
         self._fields: list[list[int]] = [[]]
         size, tokenize = layout.no_repeat_ngram_size, backend.tokenize
         self._example = tokenize(f" {layout.example}") if size and layout.example else []

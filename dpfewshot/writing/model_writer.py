@@ -46,7 +46,7 @@ class ModelWriter:
 
     def begun(self, tokens: Sequence[int] = ()) -> Candidate:
         """A candidate that begins with these tokens."""
-        return Candidate(Draft(self._backend, self.layout, self.vocabulary.ends, released=tokens))
+        return Candidate(Draft(self._backend, self.layout, released=tokens))
 
     def written(
         self,

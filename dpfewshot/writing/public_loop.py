@@ -17,7 +17,6 @@ from dpfewshot.backends.protocol import (
     answered,
     closing_block,
 )
-from dpfewshot.backends.text import ending_tokens
 from dpfewshot.backends.token_automaton import TokenAutomaton, token_automaton
 from dpfewshot.errors import BackendError
 from dpfewshot.mechanisms.base import likeliest
@@ -117,11 +116,6 @@ class PublicLoop:
         )
 
     @property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a demonstration."""
-        return ending_tokens(self.backend)
-
-    @property
     def automaton(self) -> TokenAutomaton | None:
         """Of the schema that texts match, if there is one."""
         return token_automaton(self.backend, self.layout.schema)
@@ -135,9 +129,7 @@ class PublicLoop:
         """A demonstration that consists of these tokens so far; see `Draft`."""
         if self.automaton is not None:
             return ShapedDraft(self.automaton, released)
-        return Draft(
-            self.backend, self.layout, self.ends, further=further, earlier=earlier, released=released
-        )
+        return Draft(self.backend, self.layout, further=further, earlier=earlier, released=released)
 
 
 def _likeliest_token(draft: Draft | ShapedDraft, row: Logprobs, left: int) -> int | None:

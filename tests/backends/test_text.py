@@ -93,7 +93,7 @@ def test_a_released_text_ends_with_a_whole_character(text: str, cut: int) -> Non
 @example(released=b"Hi\n\xe4\xb8\nthere", multiline=True)  # a line with a part alone is blank
 def test_noise_leaves_no_part_of_a_character(released: bytes, multiline: bool) -> None:
     layout = dataclasses.replace(TASK, multiline=multiline).layout
-    draft = Draft(Bytes(), layout, ENDS)
+    draft = Draft(Bytes(), layout)
     for token in released:
         if not draft.finished and token not in draft.excluded:
             draft.add(token)

@@ -76,7 +76,7 @@ def test_a_token_is_repeating_if_it_makes_an_ngram_come_twice(tokens: list[int],
 )
 def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> None:
     task = dataclasses.replace(MAILS, multiline=True, no_repeat_ngram_size=size)
-    draft = Draft(Bytes(), task.layout, ENDS)
+    draft = Draft(Bytes(), task.layout)
     for token in released:
         draft.add(token)
         if draft.finished:
@@ -85,7 +85,7 @@ def test_an_end_of_a_field_may_always_come(released: list[int], size: int) -> No
 
 
 def test_no_ngram_of_the_example_is_repeated() -> None:
-    draft = Draft(Bytes(), layout(3, example="abcab"), ENDS)
+    draft = Draft(Bytes(), layout(3, example="abcab"))
     for letter, excluded in zip(b"xaba", (set(), set(), {ord("c")}, set()), strict=True):
         draft.add(letter)
         assert draft.excluded == excluded  # the example's end and the text's beginning are no n-gram
@@ -94,7 +94,7 @@ def test_no_ngram_of_the_example_is_repeated() -> None:
 def test_each_field_counts_alone() -> None:
     fields = dataclasses.replace(MAILS, no_repeat_ngram_size=3).layout
     for written, excluded in ((b"abcab", {ord("c")}), (b"abcab\nab", set())):
-        assert Draft(Bytes(), fields, ENDS, released=written).excluded == excluded
+        assert Draft(Bytes(), fields, released=written).excluded == excluded
 
 
 @pytest.mark.parametrize("mechanism", [PublicCentred(8), InvisibleInk(top_k=8)], ids=lambda each: each.name)
@@ -177,7 +177,7 @@ def test_where_a_sentence_ends(text: str, kept: str) -> None:
 
 
 def test_a_text_that_ended_by_itself_is_left_alone_and_says_so() -> None:
-    draft = Draft(Bytes(), layout(0), ENDS, released=b"One. Two")
+    draft = Draft(Bytes(), layout(0), released=b"One. Two")
     assert (draft.text(), draft.finished) == ("One.", False)
     draft.add(10)
     assert (draft.text(), draft.finished) == ("One. Two", True)
