@@ -199,7 +199,7 @@ class Generation:
         """See `Synthesizer.counted_words`."""
         loop, found = self.set_up.loop, dict[str, list[str]]()
         for run in self.runs:
-            kept = None if run.reservation is None else run.reservation.histogram
+            kept = run.histogram
             if kept is not None and self.set_up.certified and isinstance(loop, HistogramLoop):
                 words = loop.writer.known_words(kept)
                 for label in run.plan.labels:

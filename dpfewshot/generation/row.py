@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dpfewshot.account.account import Account
 from dpfewshot.account.amounts import EventCost
@@ -54,7 +54,8 @@ class StratumRow:
         labels: one for each demonstration that is planned for it, in order.
         account: charges the budget; None without a guarantee.
         key: names the run to the ledger, for whoever continues it.
-        reservation: what is left of its plan; None until it is needed.
+        reservation: what is left of its plan; None until it is needed. Whoever does not hold the lock reads
+            it once: the thread that generates may drop it.
         away: whether another process may have it.
         late: what is recorded and was not returned, since its record came late or is another process's.
         awaited: the reservation whose words were waited for: once, since they may be lost.
@@ -102,23 +103,27 @@ class StratumRow:
     @property
     def draws_left(self) -> int:
         """The draws that later demonstrations may take."""
-        return self.plan.steps if self.reservation is None else self.reservation.draws_left
+        return self.plan.steps if (held := self.reservation) is None else held.draws_left
+
+    @property
+    def histogram(self) -> Mapping[str, Any] | None:
+        """What its count of words released; None before it."""
+        return None if (held := self.reservation) is None else held.histogram
 
     @property
     def is_counted(self) -> bool:
         """Whether its words are counted: texts from them take no further draw, however many they are."""
-        return self.reservation is not None and self.reservation.histogram is not None
+        return self.histogram is not None
 
     @property
     def released(self) -> list[Demonstration]:
         """The demonstrations that it has released, in their order, but for those that others replace."""
-        lines = [] if self.reservation is None else self.reservation.lines
-        return [from_line(line) for line in lines]
+        return [] if (held := self.reservation) is None else [from_line(line) for line in held.lines]
 
     @property
     def released_ever(self) -> list[Demonstration]:
         """The same with those, in the order in which they were released."""
-        return [] if self.reservation is None else [from_line(line) for line in self.reservation.released]
+        return [] if (held := self.reservation) is None else [from_line(line) for line in held.released]
 
     # ---- this process reserves it --------------------------------------------------------------------------
 

@@ -30,13 +30,14 @@ class StratumRun(StratumRow):
     @property
     def texts_left(self) -> int:
         """The draws left; once its words are counted, its planned texts less those that are made."""
-        if self.reservation is None or not self.is_counted:
+        held = self.reservation
+        if held is None or held.histogram is None:
             return self.draws_left
-        return len(self.labels) - len(self.reservation.lines)
+        return len(self.labels) - len(held.lines)
 
     def has_begun(self, label: str) -> bool:
         """Whether a demonstration of this label was interrupted, and waits to be continued."""
-        return self.reservation is not None and label in self.reservation.unfinished
+        return (held := self.reservation) is not None and label in held.unfinished
 
     @redacts_errors(BackendError, "generation")
     def release(

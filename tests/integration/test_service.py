@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.account.account import Account
+from dpfewshot.runtime.stopping import StopSignal
 from tests.support import factory, inside
 from tests.support.processes import in_child
 from tests.support.scripts import Hooked, Sentence, tickets
@@ -196,6 +198,19 @@ def test_many_threads_share_one_synthesizer(durable: bool, url: str) -> None:
     # 32 draws a label; a demonstration takes five, and is begun while eight are left
     assert texts.count("my parcel is late") == 2 * 5
     assert 3.9 < made.spent.epsilon <= 4.0
+
+
+def test_a_thread_that_waits_may_find_the_reservation_dropped_at_any_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the one that holds the lock drops it where nothing was drawn: a choice of a part needs no lock."""
+    run = inside.run_of(synthesizer(), "refund")
+    states = itertools.cycle([run.reserve(StopSignal()), None])
+    monkeypatch.setattr(type(run), "reservation", property(lambda _: next(states)), raising=False)
+    for _ in range(2):  # whichever state it finds first
+        assert (run.draws_left, run.texts_left, run.has_begun("refund"), run.histogram) == (8, 8, False, None)
+        assert run.released == run.released_ever == []
+        next(states)
 
 
 # ---- fork ------------------------------------------------------------------------------------------------
