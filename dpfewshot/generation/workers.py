@@ -27,7 +27,6 @@ from dpfewshot.errors import BackendError, BudgetExceeded, DPFewShotError, Inval
 from dpfewshot.generation.set_up import SetUp
 from dpfewshot.generation.stratum import StratumRun, without
 from dpfewshot.generation.telemetry import NO_OBSERVERS
-from dpfewshot.runtime.forking import cached_property
 from dpfewshot.runtime.redaction import portable, redacted, redacts_errors
 from dpfewshot.runtime.stopping import POLL, Stopped, StopSignal
 from dpfewshot.values import Demonstration
@@ -230,6 +229,7 @@ class _TravelledTask:
         stratum: part, labels, account and key of its run.
         known: how many the caller knew that the run had released.
         model: `_model` of the caller's.
+        stop: for interrupts; the caller stops it by taking the stratum back.
     """
 
     arguments: dict[str, Any]
@@ -238,11 +238,7 @@ class _TravelledTask:
     known: int
     backend: WorkerBackend
     model: _Model
-
-    @cached_property
-    def stop(self) -> StopSignal:
-        """The caller stops it by taking the stratum back."""
-        return StopSignal()
+    stop: StopSignal = field(default_factory=StopSignal, init=False)
 
     def work(self) -> None:
         """Make the demonstrations that the row has not released by now, and leave the row."""
