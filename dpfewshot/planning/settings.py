@@ -25,6 +25,9 @@ ACCOUNTINGS = (CERTIFIED, PUBLISHED)
 PROMPT_TOKEN_LIMIT = 20_000
 """The default limit of the tokens that the language model evaluates for one demonstration."""
 
+MOST_SHOTS: Final = 10**6
+"""Demonstrations of a label, each of which a run keeps account of in memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -89,7 +92,7 @@ class PlanSettings:
     Attributes:
         prompts_per_draw: M ≥ 1. A stratum with fewer units has fewer (`within`).
         max_tokens: T_max ≥ 1, the most tokens of one demonstration.
-        shots_per_label: demonstrations of each label, ≥ 1.
+        shots_per_label: demonstrations of each label, 1 to `MOST_SHOTS`.
         tokens_per_draw: R in 1..T_max.
     """
 
@@ -110,6 +113,8 @@ class PlanSettings:
                 raise InvalidPlan(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         for name in self.__dataclass_fields__.keys() - {"sampling", "accounting", "holdout"}:
             check_whole(name, getattr(self, name))
+        if self.shots_per_label > MOST_SHOTS:
+            raise InvalidPlan(f"shots_per_label must be at most {MOST_SHOTS}, not {self.shots_per_label}")
         object.__setattr__(self, "holdout", as_float("holdout", self.holdout))
         held_out = self.division.fraction > 0  # checks its range
         if self.tokens_per_draw > self.max_tokens:

@@ -128,6 +128,7 @@ def test_records_of_unknown_labels_are_refused_without_quoting_them() -> None:
         ({"prompts_per_draw": 60, "records_per_prompt": 4}, "prompts_per_draw=50 would fit"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"shots_per_label": 0}, "shots_per_label"),
+        ({"shots_per_label": 10**6 + 1}, "shots_per_label must be at most 1000000"),
         ({"tokens_per_draw": 9}, "tokens_per_draw"),
         ({"records_per_prompt": 0}, "records_per_prompt"),
         ({"mechanism": dpf.mechanisms.Gaussian(top_k=9)}, "top_k"),
