@@ -59,7 +59,7 @@ class Candidate:
     def flaws(self, earlier: Sequence[str], style: Style) -> int:
         """A sum that is larger for worse flaws, and odd if it lacks a name."""
         return (
-            16 * (self.text in ("", *earlier))
+            16 * (_letters(self.text) in ("", *map(_letters, earlier)))
             + 8 * (self.draft.cut_off or style.is_told_in(self.text) or has_a_models_words(self.text))
             + 4 * style.says_little(self.text)
             + 2 * any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
@@ -92,6 +92,11 @@ def best(
         if flaws[one] // 2 == flaws[ranked[0]] // 2 and fits(one.text):
             return one
     return ranked[0]
+
+
+def _letters(text: str) -> str:
+    """What two texts have in common if they differ in spaces, marks and capital letters alone."""
+    return re.sub(r"\W", "", text).lower()
 
 
 def _shared(one: str, other: str) -> float:

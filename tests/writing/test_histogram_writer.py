@@ -148,7 +148,8 @@ def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, b
 
 
 def test_a_text_with_a_models_words_is_behind_all_others():
-    words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ"]
+    words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ", " CVE-xxxx"]
+    words += [" libfoo", " /your-package-name", " `example-command`", " libexample-dev"]
     words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
     words += [" this encyclopedia entry", " this text describes"]
     words += [" May we help you", " contact your bank", " contact our bank", " your account"]
@@ -192,6 +193,8 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " thank you for your help",
         " this text",
         " in a picture",
+        " for example",
+        " food",
         ".",
         "\n",
     ]
@@ -203,7 +206,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 41, *[0] * 13]
+    assert flaws == [0, *[8] * 46, *[0] * 15]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -220,7 +223,7 @@ def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
     assert max(alone) == alone[1]
     written.append(writer.model.begun([6, 7]))  # it ends no sentence
     again, greeted, new, unended = (one.flaws([written[0].text], Style()) for one in written)
-    assert new < greeted < unended < again
+    assert new < greeted < unended < again == written[0].flaws(["hello please cancel my Policy"], Style())
 
 
 @pytest.mark.parametrize(
