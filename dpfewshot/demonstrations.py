@@ -351,7 +351,7 @@ configs:
 
 # {title}
 
-{count}, written by a language model. No line is a record.
+{count}, written by a language model. No line is copied from a record.
 
 ## Guarantee
 

@@ -251,9 +251,10 @@ def _naming_resume(project: Project, there: int) -> Iterator[None]:
     except BudgetExceeded as refusal:
         account, larger = project.account.opened(), "dpfewshot ledger change-budget"
         free = "generate --resume ends an interrupted run"  # it may have stopped between two labels
-        if account is not None and refusal.asked is not None:
-            epsilon = account.budget.epsilon + project.budget.epsilon
-            delta = account.budget.delta + refusal.asked[1]
+        if account is not None and refusal.asked is not None and refusal.remaining is not None:
+            (_, delta_asked), (epsilon_left, delta_left) = refusal.asked, refusal.remaining
+            epsilon = account.budget.epsilon + max(0.0, project.budget.epsilon - epsilon_left)
+            delta = account.budget.delta + max(0.0, delta_asked - delta_left)
             larger += (
                 f" --epsilon {rounded_up_text(epsilon, 5)} --delta {rounded_up_text(delta, 3)}, for "
                 f"good: 50 % sure becomes at most {percent_text(believed(0.5, epsilon))} sure"

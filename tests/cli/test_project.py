@@ -115,6 +115,7 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     assert "is left, for 'generates: delivery'" in err  # not the other
     assert err.startswith("dpfewshot: generate --resume ends an interrupted run. A further run is refused: ")
     assert ". It needs a larger budget: dpfewshot ledger change-budget" in err
+    assert "change-budget --epsilon 5 --delta 1e-05, for good" in err  # no more than is short
     larger = re.search(r"dpfewshot (ledger change-budget --epsilon \S+ --delta \S+), for good: 50 % ", err)
     assert larger is not None
     assert command(*GENERATE, *ACCOUNT, "--label", "refund", "--quiet")[0] == 0
