@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -100,8 +101,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(re.sub(r"://\S*@", "://...@", _advised(error)), BAD_INPUT)  # hides a ledger's password
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - a bug: only its place and type are shown
-        return _fail(f"failed with {type(error).__name__} in {_place(error)}: please report it", BAD_INPUT)
+    except SystemExit:  # of click, since nobody reads the output any more: its 1 would be an audit's
+        status = BAD_INPUT
+    except Exception as error:  # noqa: BLE001 - a bug, or a full disk behind the output
+        return _fail(_unforeseen(error), BAD_INPUT)
     return status if isinstance(status, int) else 0
 
 
@@ -128,14 +131,17 @@ def _advised(error: click.ClickException) -> str:
     return message
 
 
-def _place(error: BaseException) -> str:
-    """Return the last line of this package in a traceback. The error's message may quote a record."""
+def _unforeseen(error: Exception) -> str:
+    """Where this package failed, and the reason of the system or the type: a message may quote a record."""
     frames = traceback.walk_tb(error.__traceback__)
     names = [(str(frame.f_globals.get("__name__")), line) for frame, line in frames]
     module, line = [each for each in names if each[0].startswith(__name__.partition(".")[0])][-1]
-    return f"{module}, line {line}"
+    if isinstance(error, OSError) and error.errno:
+        return f"failed in {module}, line {line}: {os.strerror(error.errno)}"
+    return f"failed with {type(error).__name__} in {module}, line {line}: please report it"
 
 
 def _fail(message: str, status: int) -> int:
-    click.echo("dpfewshot: " + " ".join(message.split()), err=True)
+    with suppress(OSError):  # where nobody reads it, the status remains
+        click.echo("dpfewshot: " + " ".join(message.split()), err=True)
     return status

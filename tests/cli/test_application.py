@@ -177,6 +177,23 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stderr.startswith("dpfewshot: ")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("model > /dev/full", "No space left on device"),
+        ("genrate 2> /dev/full", ""),
+        ("model | head -c 0", ""),
+        ("genrate 2>&1 | head -c 0", ""),
+    ],
+)
+def test_what_cannot_be_printed_is_neither_a_bug_nor_an_audits_verdict(words: str, says: str) -> None:
+    command, pipe, reader = words.partition(" |")
+    script = f"set -o pipefail; {sys.executable} -m dpfewshot {command}{pipe}{reader}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)  # noqa: S607
+    assert (done.returncode, done.stderr.count("report it"), says in done.stderr) == (2, 0, True)
+
+
 def test_help_and_import_load_nothing_heavy() -> None:
     script = (
         "import sys, dpfewshot.cli.application as cli; cli.run(['generate', '--help']); "
