@@ -120,11 +120,11 @@ class Data:
             if found := _RECORD.match(str(error)):
                 row, path, rest = int(found[1]), self.records, str(error)[found.end() :]
                 place = place_of(path, row, text=self.text, label=self.label_column, unit=self.unit)
-                error.args = (f"{path}: {place} {rest}",)
+                error.args = (f"{path}: {place}{rest}",)
             raise
 
 
-_RECORD: Final = re.compile(r"record (\d+) ")
+_RECORD: Final = re.compile(r"record (\d+)\b")
 
 SENT: Final = "sent.txt"
 """The file that gets each request to a text writer, beside the project file."""

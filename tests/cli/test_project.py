@@ -20,7 +20,9 @@ from dpfewshot.cli.replace import JUDGE
 from dpfewshot.mechanisms import InvisibleInk, Mechanism, PublicCentred
 from dpfewshot.planning.defaults import INK_TEMPERATURE
 from dpfewshot.planning.settings import Settings
+from dpfewshot.records import identifiers
 from dpfewshot.sampling import Holdout, partition_of_units
+from dpfewshot.values import Columns
 from tests.support.accounts import charged
 from tests.support.commands import Run
 from tests.support.factory import demonstration
@@ -81,6 +83,16 @@ def test_what_needs_no_model_is_refused_before_it(command: Run, words: tuple[str
 
 
 @pytest.mark.usefixtures("no_model")
+def test_a_record_that_cannot_be_masked_is_named_by_its_line(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("records.jsonl").write_text(f"\n{Path('records.jsonl').read_text()}")
+    for name, stands_for in (("_recognizers", ()), ("_masked_columns", Columns()), ("_masked", None)):
+        monkeypatch.setattr(identifiers, name, lambda *_, found=stands_for: found)
+    says = "dpfewshot: records.jsonl: line 2: its text cannot be masked; drop the record\n"
+    assert command(*GENERATE, "--set", "mask_identifiers=en") == (2, "", says)
+
+
 @pytest.mark.parametrize("words", [GENERATE, CHOOSE])
 @pytest.mark.parametrize("rule", ["sum", "renyi"])
 def test_a_budget_that_is_gone_is_refused_before_the_model(
