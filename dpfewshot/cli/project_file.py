@@ -198,7 +198,7 @@ def _error_of_line(message: str, key: str) -> InvalidPlan:
 
 def _value(key: str, name: str, written: str) -> Any:
     for value in (written, json.dumps(written)):
-        with suppress(tomllib.TOMLDecodeError, RecursionError):
+        with suppress(ValueError, RecursionError):  # as `toml_tables`
             found = tomllib.loads(f"{name} = {value}")
             if set(found) == {key}:
                 return found[key]
@@ -222,6 +222,8 @@ _WORDS: Final[Mapping[str, str]] = {
 def _checked(key: str, value: Any, error: Callable[[str, str], InvalidPlan]) -> Any:
     """A value of TOML as a setting; `error` makes the refusal of one that is of another type."""
     setting = SETTINGS[key]
+    if isinstance(value, str) and "\0" in value:
+        raise error("must be without the character NUL, which no path can hold", key)
     kinds = str(setting.type).removesuffix(" | None").split(" | ")
     made = next((made for kind in kinds if (made := _made(kind, value)) is not None), None)
     if made is None:

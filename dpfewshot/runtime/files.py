@@ -55,7 +55,7 @@ def toml_tables(text: str, path: str | os.PathLike[str], error: type[DPFewShotEr
     """The tables of a text in TOML; `error` names the file that it is not of."""
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as reason:
+    except (ValueError, RecursionError) as reason:  # a TOMLDecodeError, or an integer of thousands of digits
         # Only the position: somebody may name a private file, whose text must not be quoted.
         place = re.search(r" \(at [a-z0-9, ]+\)$", str(reason))
         raise error(f"{path}: is not TOML{place.group() if place else ''}") from None

@@ -996,6 +996,7 @@ def test_the_repr_is_a_line_without_a_password(made: Run) -> None:
         ("shots", 'shots = "1"', "'shots': must be a whole number"),
         ("shots", "shots = 1.5", "'shots': must be a whole number"),
         ("shots", "shots = true", "'shots': must be a whole number"),
+        ("records", 'records = "a\\u0000b.csv"', "'records': must be without the character NUL"),
         ("shots", "labels = 5", "'labels': must be a list of strings"),
         ("create", "create = 1", "'create': must be true or false"),
         ("account", "account = 5", "'account': must be a string"),
@@ -1057,6 +1058,7 @@ def test_an_error_names_line_and_key(command: Run, key: str, line: str, says: st
         ("[task]\nname = 'x'\n", "line 1: [task] needs 'instruction'"),
         ("[task.schema]\n'type' = 'object'\n[task.title]\n", "line 3: 'title': unknown key"),
         ("[budget]\nepsilon = swordfish\n", "is not TOML (at line 2, column 11)"),
+        (f"[settings]\nshots = {'1' * 5000}\n", "is not TOML"),
     ],
 )
 def test_so_it_does_where_a_section_is_wrong(command: Run, text: str, says: str) -> None:

@@ -266,6 +266,7 @@ def test_numbers_and_the_word_are_taken() -> None:
         ("--max_tokens 5", "Did you mean '--max-tokens'?"),
         ("--set top_k", "--set must read KEY=VALUE, not 'top_k'"),
         ("--set holdout=some", "--set holdout: must be a number"),
+        (f"--set rounds={'1' * 5000}", "--set rounds: must be a whole number"),
         ("--set create=1", "--set create: must be true or false"),
         ("--set preset=3x", "--set preset: '3x' is not one of 'tang', 'adadpsyn'"),
         ("--set preset=tang", "top_k with preset needs --mechanism"),
