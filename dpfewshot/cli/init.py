@@ -196,12 +196,11 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
     columns = columns_of_file(file)
+    _check_names(file, given["model"])
     if not yes and not sys.stdin.isatty():
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
         )
-    if given["model"] is not None:
-        _known_model(given["model"])
     _name_columns(file, columns, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
     noun = unit_noun(unit)
@@ -550,6 +549,14 @@ def _known_model(model: str) -> str:
     if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", model):
         return model
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
+
+
+def _check_names(file: str, model: str | None) -> None:
+    """Refuse what no project file can hold, and what is no model's name."""
+    if re.search(r"[\udc80-\udcff]", f"{file} {model}"):
+        raise click.UsageError(f"a file's name is not UTF-8, as {FILE_NAME} is: rename it")
+    if model is not None:
+        _known_model(model)
 
 
 def _fetched(model: str, *, yes: bool) -> bool:

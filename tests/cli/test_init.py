@@ -525,6 +525,13 @@ def test_what_is_wrong_is_said_before_flags_are_asked_for(command: Run, words: s
     assert (status, says in err, "--yes" in err) == (2, True, False)
 
 
+@pytest.mark.parametrize("words", [["\udcff.csv"], ["tickets.csv", "--model", "\udcff.gguf"]])
+def test_a_files_name_that_no_project_file_holds_is_refused(command: Run, words: list[str]) -> None:
+    write_csv("\udcff.csv")
+    status, _, err = command("init", *words)
+    assert (status, err) == (2, "dpfewshot: a file's name is not UTF-8, as dpfewshot.toml is: rename it\n")
+
+
 def test_a_named_model_that_is_not_here_is_fetched_next(command: Run) -> None:
     told = command("init", "tickets.csv", "--yes", "--model", "gemma-3-270m")[1]
     assert told.endswith("next: dpfewshot model get gemma-3-270m, then dpfewshot plan\n")
