@@ -102,11 +102,11 @@ class Lines:
 
 
 def lines_of(path: str | None) -> Counter[bytes]:
-    """The lines of a file, if there is one, as it is now, without their ends."""
+    """The lines of a file that are not blank, if there is one, as it is now, without their ends."""
     if path is None or not Path(path).is_file():
         return Counter()
     with write_errors(path):  # editors differ in ends
-        return Counter(line.strip() for line in Path(path).read_bytes().splitlines())
+        return Counter(filter(None, map(bytes.strip, Path(path).read_bytes().splitlines())))
 
 
 def _missing_end(path: str) -> bytes:

@@ -784,6 +784,13 @@ def test_texts_without_their_ledger_get_no_second_budget(made: Run, release: str
     assert release != "generate" or made("generate", "--output", "others.jsonl")[0] == 0
 
 
+def test_a_file_of_blank_lines_has_no_texts(made: Run) -> None:
+    """As an editor leaves it once all its lines are deleted."""
+    Path("demos.jsonl").write_text("\n \n")
+    status, _, err = made("generate")
+    assert (status, "has 2 lines already" in err) == (0, False)
+
+
 def test_what_a_paper_claims_makes_no_account_and_no_file_to_publish(made: Run) -> None:
     paper = [f"--set={one}" for one in ("accounting=published", "sampling=fixed-size", "tokens_per_draw=1")]
     assert "name another file with --output" in made("generate", *paper)[2]
