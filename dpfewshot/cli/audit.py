@@ -14,7 +14,7 @@ from dpfewshot.cli.printing import FAILED, Decorator, quiet_option, stages, warn
 from dpfewshot.cli.project import COLUMNS, Budget, Data, PlanOptions, Project
 from dpfewshot.demonstrations import Demonstrations
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import rounded_up_text
+from dpfewshot.values import check_whole, rounded_up_text
 
 if TYPE_CHECKING:
     from dpfewshot.audit import AuditFinding, Figure
@@ -150,6 +150,7 @@ def influence(*, project: Project, demonstrations: str, test: str, as_json: bool
     """
     from dpfewshot.audit.influence import influence_finding, influences
 
+    check_whole("items", project.items)
     asked = [record.text for record in project.data.read(test)[: project.items]]
     shown = Demonstrations.from_jsonl(demonstrations)
     backend = open_backend(project.model)

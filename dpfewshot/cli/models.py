@@ -121,10 +121,11 @@ def open_backend(
     default of this setting with llama.cpp.
     """
     name, given = model.backend, options_of(model)
+    mean = PLANNED_PROMPTS if prompts is None else prompts
+    check_whole("prompts_per_draw", mean)
     stages()("loading the model")
     from dpfewshot import backends
 
-    mean = PLANNED_PROMPTS if prompts is None else prompts
     kept = {"kept_prompts": mean + math.ceil(4 * math.sqrt(mean))}
     if name == LLAMA_CPP:
         given["model"] = given.get("model") or backends.packaged_model_path()

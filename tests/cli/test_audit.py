@@ -77,11 +77,14 @@ def test_leaks_are_found_and_not_quoted(records, tmp_path, command):
 def test_bad_input_is_one_line(records, written, tmp_path, command):
     files = ["--records", written("in", range(4)), "--held-out", written("out", [10])]
     where = ["--task", tmp_path / "task.toml", "--backend", "tests.support.set_ups:Knowing"]
+    influence = ["audit", "influence", *where, "--demonstrations", "none.jsonl", "--test", files[1]]
     for words, says in (
         (["audit"], ""),
         ([*game(records, INDIFFERENT), "--epsilon", "inf"], ""),
         (["audit", "leak", "--demonstrations", "none.jsonl", "--records", records], "none.jsonl"),
         (["audit", "membership", *where, *files], "non-members"),
+        ([*influence, "--set", "items=0"], "items must be a whole number of at least 1"),
+        ([*influence, "--set", "items=-1"], "items must be a whole number of at least 1"),
     ):
         status, _, err = command(*words)
         [error] = [line for line in err.splitlines() if line.startswith("dpfewshot: ")]

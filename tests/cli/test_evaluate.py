@@ -77,6 +77,7 @@ def test_json_says_whether_it_is_confidential_and_a_second_run_repeats_nothing(c
     ("extra", "complaint"),
     [
         (("--shots", "0"), "--shots"),
+        (("--prompts-per-draw", "-1"), "--prompts-per-draw must be a whole number of at least 1"),
         (("--set", "user_model=other.gguf"), "user_model needs --backend llama-cpp"),
         (("--epsilon", "0"), "epsilon must be a positive number"),
         (("--test", "nowhere.jsonl"), "nowhere.jsonl"),
