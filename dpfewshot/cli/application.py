@@ -136,9 +136,10 @@ def _unforeseen(error: Exception) -> str:
     frames = traceback.walk_tb(error.__traceback__)
     names = [(str(frame.f_globals.get("__name__")), line) for frame, line in frames]
     module, line = [each for each in names if each[0].startswith(__name__.partition(".")[0])][-1]
+    place = f"{module}, line {line}"
     if isinstance(error, OSError) and error.errno:
-        return f"failed in {module}, line {line}: {os.strerror(error.errno)}"
-    return f"failed with {type(error).__name__} in {module}, line {line}: please report it"
+        return f"failed in {place}: {os.strerror(error.errno)}"
+    return f"failed with {type(error).__name__} in {place}: please report it"
 
 
 def _fail(message: str, status: int) -> int:
