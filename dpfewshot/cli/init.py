@@ -460,7 +460,7 @@ def _name_columns(file: str, columns: Mapping[str, bool], given: dict[str, Any],
     if not yes:
         say(f"columns: {', '.join(map(on_one_line, columns))}", err=True)
     for option, question in zip(_NAMES, ("Column of the text", "Column of the label", _WHOM), strict=True):
-        free = {name: repeats for name, repeats in columns.items() if name not in given.values()}
+        free = {name: repeats for name, repeats in columns.items() if name not in map(given.get, _NAMES)}
         names = [*free, *([NONE] if option == "unit" else [])]
         capitals_count = len({name.casefold() for name in names}) < len(names)  # two differ by nothing else
         kind = click.Choice(names, case_sensitive=capitals_count)
@@ -545,8 +545,8 @@ def _above_zero(epsilon: str) -> float:
 
 
 def _known_model(model: str) -> str:
-    """Refuse what is neither a model's name nor looks like a file or a name elsewhere."""
-    if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]|\.gguf$", model):
+    """Refuse what is neither a model's name nor a file, nor looks like a path or a name elsewhere."""
+    if model in {PACKAGED, *DOWNLOADS} or re.search(r"[/:]", model) or Path(model).is_file():
         return model
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
 

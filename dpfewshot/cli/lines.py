@@ -80,12 +80,15 @@ class Lines:
         data = _missing_end(self.output) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
-            whole, reason = self._file.write(data) == len(data), "the disk is full"
+            written, reason = self._file.write(data), "the disk is full"
         except OSError as error:
-            whole, reason = False, str(error.strerror)
-        if not whole:
+            written, reason = 0, str(error.strerror)
+        if written != len(data):
             with suppress(OSError):  # half a line would make the whole file unreadable
-                self._file.truncate(before)
+                if (
+                    os.fstat(self._file.fileno()).st_size == before + written
+                ):  # else another process wrote, too
+                    self._file.truncate(before)
             click.echo(line, nl=False)  # it was paid for, so it must not be lost
             raise DPFewShotError(
                 f"cannot write {self.output}: {reason}; the last line went to standard output"

@@ -32,6 +32,7 @@ from dpfewshot.values import (
     Records,
     Relation,
     StoredRecords,
+    counted,
     on_one_line,
     unit_of,
 )
@@ -208,6 +209,11 @@ class AccountName:
         if self.create and dataset_name(self.account) not in ledger.datasets():
             if not isinstance(budget, PrivacyBudget):
                 return None
+            if others := ledger.datasets():
+                stages()(
+                    f"a new account counts apart from the {counted(len(others), 'account')} that the ledger "
+                    "has: what is spent on the same people adds up"
+                )
             return ledger.create(self.account, budget, relation=stated, unit=unit)
         account = ledger.account(self.account, relation=stated, unit=unit)
         if relation is not None:

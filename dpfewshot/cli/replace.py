@@ -35,8 +35,8 @@ JUDGE: Final = (
 _NUMBERS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 _OTHERS: Final = (
-    "Records, labels, the task's name, model, budget, account and the version of dpfewshot must be those of "
-    "the run whose texts are to be replaced"
+    "Records, all labels, the task's name, model, budget, account and the version of dpfewshot must be those "
+    "of the run whose texts are to be replaced"
 )
 
 _TURNS: Final = 2
@@ -151,12 +151,16 @@ def _replaced(
             stages()(f"{output} was changed meanwhile, so nothing is replaced: its texts once more")
             return 0
         kept = [one for number, one in ours.items() if number not in chosen]
-        planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
-        if lacking := (planned - Counter(one.label for one in kept)).total():
-            stages()(f"writing {counted(lacking, 'text')}, at no cost")
-        elif chosen:
-            stages()("without these lines each label has as many texts as planned: they are taken out")
         failure, discarded = None, [ours[number] for number in chosen]
+        planned = Counter(synthesizer.plan.labels * synthesizer.plan.settings.shots_per_label)
+        lacking = planned - Counter(one.label for one in kept)
+        if lacking:
+            stages()(f"writing {counted(lacking.total(), 'text')}, at no cost")
+        if surplus := (Counter(one.label for one in discarded) - lacking).total():
+            stages()(
+                f"{counted(surplus, 'line')} taken out, and none is written instead: without them the "
+                "labels have as many texts as planned"
+            )
         try:
             failure = _write(synthesizer, kept, new, work)
         except BaseException as error:

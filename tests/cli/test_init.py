@@ -17,6 +17,7 @@ import pytest
 
 import dpfewshot as dpf
 from dpfewshot.cli import audit, init
+from dpfewshot.cli.models import Model
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.planning.plan import noisy_strata
 from dpfewshot.records.units import units_by_label
@@ -176,6 +177,12 @@ def test_an_example_with_the_words_of_a_record_is_refused(command: Run, copy: Ca
     assert copied.strip() not in err
 
 
+def test_what_is_said_of_the_texts_takes_no_column_of_that_name(command: Run) -> None:
+    write_csv(columns="message topic customer_id")
+    assert command("init", "tickets.csv", "--yes", "--texts-are", "message", "--example", "topic")[0] == 0
+    assert dpf.load().project.data.text == "message"
+
+
 def test_semicolons_and_each_record_a_unit(command: Run) -> None:
     write_csv("anfragen.csv", ";", "body topic")
     assert "each record is protected alone" in command("init", "anfragen.csv", "--unit", "none", "--yes")[1]
@@ -186,6 +193,7 @@ def test_semicolons_and_each_record_a_unit(command: Run) -> None:
 def test_json_lines_and_columns_by_options(command: Run) -> None:
     rows = [{"ask": {"words": one.text}, "team": one.label, "n": 7} for one in support_tickets()]
     Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("mine.gguf").touch()
     words = ("--text", "ask.words", "--label-column", "team", "--unit", "none", "--epsilon", "3", "--yes")
     status, out, _ = command("init", "asked.jsonl", *words, "--model", "mine.gguf", "--json")
     assert (status, json.loads(out)["unit"]) == (0, None)
@@ -555,12 +563,15 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_it_asks_and_a_column_is_proposed_by_its_values(command: Run, answers: Callable[[str], None]) -> None:
     write_csv(columns="words desk whose")
     lengths, epsilons = "0\nabout 30\n1001\n30", "0\nmuch\nnan\ninf\n1.5"
-    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n{lengths}\n\n\n\n\n\n{epsilons}\ngemma\nmodel.gguf\n\n")
+    Path("model.gguf").touch()
+    models = "gemma\nnone.gguf\nmodel.gguf"
+    answers(f"WORDS\n\nnowhere\nwhose\ny\n{PHRASE}\n{lengths}\n\n\n\n\n\n{epsilons}\n{models}\n\n")
     status, out, err = command("init", "tickets.csv")
     assert status == 0
     assert err.count("Epsilon limits what all texts tell of one whose. ") == 1
     assert err.count("epsilon is a number above 0") == 4
     assert "no model 'gemma': name a GGUF file" in err
+    assert "no model 'none.gguf': name a GGUF file" in err
     assert "columns: words, desk, whose" in err
     assert "Column of the label [desk]" in err
     assert "'nowhere' is not one of" in err
@@ -630,7 +641,7 @@ def test_characters_that_no_file_holds_are_asked_for_again(
 def test_enter_alone_does_not_give_up_the_customer(command: Run, answers: Callable[[str], None]) -> None:
     """A column whose name says nothing may be a customer's: no column is the weaker guarantee."""
     write_csv(columns="words desk whose")
-    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\nmodel.gguf\n\n")
+    answers(f"words\n\n\n\nwhose\ny\n{PHRASE}\n\n\n\n\n\n\n1.5\npackaged\n\n")
     status, _, err = command("init", "tickets.csv")
     assert (status, err.count("Column that says whose record it is")) == (0, 3)
     assert err.count("Error: an answer is needed here\n") == 2
@@ -996,6 +1007,7 @@ def test_the_repr_is_a_line_without_a_password(made: Run) -> None:
     edit(ledger='ledger = "postgresql+psycopg://me:swordfish@host/db"')
     shown = "ProjectFile(records='tickets.csv', epsilon=2.0, account='tickets', model="
     assert re.fullmatch(rf"{re.escape(shown)}'[\w:.]+'\)", str(dpf.load()))
+    assert "swordfish" not in repr(Model(backend="openai", proxy="http://me:swordfish@host"))
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------

@@ -144,6 +144,12 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     )
 
 
+def test_a_second_account_of_a_ledger_is_no_second_budget_for_the_same_people(command: Run) -> None:
+    for name, told in (("tickets", 0), ("mails", 1)):
+        made = command(*GENERATE, *LEDGER, "--dataset", name, "--set", "create=true")
+        assert (made[0], made[2].count("apart from the 1 account that the ledger has")) == (0, told)
+
+
 def test_a_failed_run_creates_no_account(command: Run, here: dpf.Account) -> None:
     assert command(*GENERATE, *NOBODY, "--set", "create=true", "--backend", "no.such:backend")[0] == 2
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Executor
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,23 @@ def test_half_an_output_line_is_taken_back(tmp_path: Path, capsys: pytest.Captur
         for _ in "ab":
             lines.write(ONE, again=True)  # the file has one of the two
     assert dpf.Demonstrations.from_jsonl(path).items == (ONE, ONE)
+
+
+def test_a_line_that_another_process_wrote_behind_half_of_ours_is_kept(tmp_path: Path) -> None:
+    path, theirs = tmp_path / "out.jsonl", json.dumps(ONE.as_line())
+
+    class Full(FileIO):
+        def write(self, data: Any) -> int:
+            half = super().write(data[:9])
+            with path.open("a") as another:
+                another.write(f"\n{theirs}\n")
+            return half
+
+    with Full(path, "a") as file, Lines(None) as lines:
+        lines.output, lines._file = str(path), file  # noqa: SLF001
+        with pytest.raises(dpf.DPFewShotError, match="disk is full"):
+            lines.write(ONE)
+    assert theirs in path.read_text().split("\n")
 
 
 def test_a_file_that_does_not_end_a_line_gets_its_end(tmp_path: Path) -> None:
