@@ -121,9 +121,11 @@ class Demonstrations(Sequence[Demonstration]):
         """Read what `to_jsonl`, or `dpfewshot generate --output` wrote.
 
         Raises:
-            InvalidRecords: the file cannot be read, or the line that it names is not a demonstration.
+            InvalidRecords: the file cannot be read or has none, or a line, which is named, is none.
         """
-        return cls(one for _, one in numbered_lines(path))
+        if found := cls(one for _, one in numbered_lines(path)):
+            return found
+        raise InvalidRecords(f"{path}: has no demonstrations")  # a prompt without any would be made of it
 
     @classmethod
     def from_lines(cls, lines: Iterable[object]) -> Self:

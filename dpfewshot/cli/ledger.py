@@ -371,7 +371,8 @@ def _verdict(found: Mapping[str, Any], *, details: bool) -> Iterator[str]:
                     yield f"    {name}: {on_one_line(told or 'unknown')}"
         yield from (f"    {on_one_line(problem)}" for problem in entry["problems"])
     if found["without_certificate"]:
-        yield f"  {found['without_certificate']} without a certificate: from a baseline, or removed"
+        free = "one at ε = 0 has none, and nothing here shows that it is one"
+        yield f"  {found['without_certificate']} without a certificate: {free}"
     if found["without_ledger"]:
         yield f"  {found['without_ledger']} generated without a ledger: nobody counted what they cost"
     yield LIMITS

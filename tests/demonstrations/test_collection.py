@@ -75,15 +75,23 @@ def test_a_reader_sees_labels_texts_and_what_they_cost() -> None:
 def test_jsonl_there_and_back(tmp_path: Path) -> None:
     path = tmp_path / "demos.jsonl"
     path.write_text("what was there before\n")
-    for items in ([ONE, OTHER, BASELINE, CERTIFIED], []):
-        Demonstrations(items).to_jsonl(path)
-        assert list(Demonstrations.from_jsonl(path)) == items
-        assert list(Demonstrations.from_lines(Demonstrations(items).to_lines())) == items
-        assert list(Demonstrations.from_lines(filter(None, path.read_text().split("\n")))) == items
-        assert [json.loads(line) for line in path.read_text().split("\n") if line] == [
-            one.as_line() for one in items
-        ]
+    items = [ONE, OTHER, BASELINE, CERTIFIED]
+    Demonstrations(items).to_jsonl(path)
+    assert list(Demonstrations.from_jsonl(path)) == items
+    assert list(Demonstrations.from_lines(Demonstrations(items).to_lines())) == items
+    assert list(Demonstrations.from_lines(filter(None, path.read_text().split("\n")))) == items
+    assert [json.loads(line) for line in path.read_text().split("\n") if line] == [
+        one.as_line() for one in items
+    ]
     assert [file.name for file in tmp_path.iterdir()] == ["demos.jsonl"]
+
+
+def test_no_prompt_is_made_of_a_file_without_demonstrations(tmp_path: Path) -> None:
+    """As an editor or a full disk leaves one behind, when a service reads it again."""
+    path = tmp_path / "demos.jsonl"
+    Demonstrations([]).to_jsonl(path)
+    with pytest.raises(dpf.InvalidRecords, match="has no demonstrations"):
+        Demonstrations.from_jsonl(path)
 
 
 def changed(**values: object) -> str:
