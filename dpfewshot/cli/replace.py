@@ -186,7 +186,7 @@ def _write(
     work: Mapping[str, Any],
 ) -> BudgetExceeded | None:
     """Generate what lacks beside the kept texts into `new`; the refusal of a label whose count was lost."""
-    told = line_hashes(kept)
+    told, tell = line_hashes(kept), stages()
 
     def on_demonstration(one: Demonstration) -> None:
         digest = line_hash(one.as_line())
@@ -194,6 +194,8 @@ def _write(
             told[digest] -= 1
         else:
             new.append(one)
+            if not sys.stderr.isatty():  # which has a bar
+                tell(f"written: {on_one_line(one.label)}")
 
     try:
         synthesizer.generate_all(on_demonstration=on_demonstration, resume=True, keep=kept, **work)

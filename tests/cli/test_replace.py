@@ -81,6 +81,7 @@ def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) ->
     kept = [line for number, line in enumerate(before, start=1) if number not in {2, 4, 5}]
     assert (status, out, Counter(kept) - Counter(lines()), len(lines())) == (0, "", Counter(), 10), err
     assert "writing 3 texts, at no cost" in err
+    assert err.count("written: ") == 3
     assert "done: 3 new texts in demos.jsonl, at no further cost" in err
     assert labels_of(lines()) == labels_of(before)
 
