@@ -34,7 +34,6 @@ from dpfewshot.values import (
     epsilon_text,
     on_one_line,
     percent_text,
-    plural,
     rounded_up_text,
     spend_text,
     unit_noun,
@@ -50,6 +49,11 @@ NEWEST: Final = "the newest"
 
 _WORDS: Final = 12
 """The most counted words of a label that are shown."""
+
+_TELLING: Final = 200
+"""Units kept for `choose`, of which half measure: to about ± 10 points."""
+
+_TOO_FEW: Final = ", and so few tell only what differs much: better judge by reading"
 
 _STOPPING: Final = "\nstopping after this text; once more stops now, {}\n"
 
@@ -125,7 +129,7 @@ def generate(*, project: Project, resume: str | None, as_json: bool) -> None:
             _conclude(demonstrations, synthesizer.account, replaceable=replaceable)
             if replaceable and at_terminal():
                 _ask(synthesizer, project, work)
-            _tell_next(project)
+            _tell_next(project, synthesizer)
 
 
 def _chain_tip(account: Account | None) -> dict[str, str]:
@@ -228,16 +232,17 @@ def _ask(synthesizer: Synthesizer, project: Project, work: Mapping[str, Any]) ->
         warn(f"{error}. The texts of this run are paid for: once that is mended, dpfewshot replace goes on")
 
 
-def _tell_next(project: Project) -> None:
+def _tell_next(project: Project, synthesizer: Synthesizer) -> None:
     """Say what comes next, in the words of a project file."""
     if config := click.get_current_context().params.get("config"):
         elsewhere = "" if config == FILE_NAME else f" --config {config}"
         stages()(f'a prompt with them for any model: dpfewshot prompt{elsewhere} "a new text"; {UNPROTECTED}')
         if share := project.holdout:
-            kept = f"{100 * share:g} % of the {plural(unit_noun(project.data.unit))} that are kept for it"
+            kept = round(share * sum(stratum.population for stratum in synthesizer.plan.strata))
+            units = counted(kept, unit_noun(project.data.unit))
             stages()(
-                f"next: dpfewshot choose tests whether they help, on the {kept}, at no further cost; it "
-                "takes up to an hour"
+                f"next: dpfewshot choose tests whether they help, on about {units} kept for it, at no "
+                f"further cost; it takes up to an hour{_TOO_FEW if kept < _TELLING else ''}"
             )
 
 

@@ -836,7 +836,8 @@ def test_generate_says_what_plan_says_and_on_a_terminal_alone_how_long_it_takes(
     [time] = [line for line in planned if line not in piped]
     assert time.startswith("      time: at most about ")
     assert piped[-2].startswith('a prompt with them for any model: dpfewshot prompt "a new text"; ')
-    assert piped[-1].startswith("next: dpfewshot choose tests whether they help, on the 20 % of the ")
+    assert piped[-1].startswith("next: dpfewshot choose tests whether they help, on about 150 customers ")
+    assert piped[-1].endswith(", and so few tell only what differs much: better judge by reading")
     Path("budget.db").unlink()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True, raising=False)
     shown = made("generate", "--output", "shown.jsonl")[2]
