@@ -332,7 +332,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(steps=steps)
 def test_no_more_draws_are_made_than_were_reserved(steps: list[str]) -> None:
     """Runs on one entry, one after another, and the first of them, which nobody told."""

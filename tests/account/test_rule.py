@@ -70,7 +70,6 @@ def test_the_order_admits_more_than_its_neighbours_and_is_known() -> None:
 
 
 @given(st.floats(0.1, 50), st.floats(1e-12, 1e-2), st.integers(0, 10**13))
-@settings(deadline=None)
 def test_divergences_are_converted_by_the_formula_and_rounded_up(
     budget: float, delta: float, renyi: int
 ) -> None:
@@ -103,7 +102,7 @@ def test_a_rule_that_admits_nothing_is_refused(budget: PrivacyBudget, rule: str)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(COSTS) - 1), st.integers(1, 60)), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_what_is_admitted_costs_at_most_what_is_certified(picks: list[tuple[int, int]]) -> None:
     """Numerical composition of the fixed list is tighter than any filter: no filter may certify less."""
     account, events = standing(RENYI, {}, LIMIT), []
@@ -176,7 +175,6 @@ def test_a_plan_without_an_event_counts_by_its_sum_within_the_rule_too() -> None
 
 
 @given(st.floats(1e-3, 50), st.floats(1e-12, 0.999))
-@settings(deadline=None)
 def test_nothing_is_spent_of_a_new_account_and_no_budget_admits_more_than_itself(
     budget: float, delta: float
 ) -> None:
@@ -205,7 +203,7 @@ def test_a_divergence_beyond_the_budget_is_left_out() -> None:
     plans=st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.integers(0, len(COSTS) - 1)), max_size=30),
     stated=st.booleans(),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_total_over_scopes_bounds_what_any_unit_bears(
     plans: list[tuple[str | None, int]], *, stated: bool
 ) -> None:

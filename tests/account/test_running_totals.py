@@ -47,7 +47,7 @@ def stored(url: str) -> tuple[Totals | None, Totals]:
         return sealed_totals(row), totals_in_entries(connection, 1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.sampled_from(["sum", "renyi"]), st.sampled_from(["zero-out", "add-remove"]), steps)
 def test_running_totals_are_the_sums_over_the_entries(rule: str, relation: str, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, patch.object(sql, "WHOLE", 0):

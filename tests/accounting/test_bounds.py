@@ -37,7 +37,7 @@ noises = st.floats(math.log(0.35), math.log(40)).map(math.exp)
 counts = st.floats(0, math.log(3000)).map(lambda exponent: round(math.exp(exponent)))
 deltas = st.floats(-11, -0.5).map(lambda exponent: 10**exponent)
 small_deltas = st.floats(-11, -1).map(lambda exponent: 10**exponent)
-some = settings(max_examples=25, deadline=None)
+some = settings(max_examples=25)
 
 
 def gaussian_delta(epsilon_: float, sigma: float) -> float:
@@ -121,7 +121,7 @@ def test_steps_add_up(q: float, sigma: float, first: int, second: int, delta_: f
 
 @pytest.mark.slow
 @given(st.builds(PoissonGaussian, rates, noises, counts), deltas)
-@settings(max_examples=10, deadline=None)  # a δ takes a bisection
+@settings(max_examples=10)  # a δ takes a bisection
 def test_delta_and_epsilon_invert_each_other(event: PoissonGaussian, delta_: float) -> None:
     spent = epsilon(event, delta_)
     assert delta(event, spent.upper).lower <= delta_ * (1 + 1e-9)
@@ -194,7 +194,7 @@ def test_control_one_direction_of_randomised_response_is_not_enough() -> None:
 
 
 @given(st.floats(0.01, 12), st.one_of(st.just(1.0), st.floats(0.001, 1.0)), st.integers(1, 60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_it_is_tighter_than_randomised_response(width: float, q: float, steps: int) -> None:
     bounded = epsilon(PoissonBoundedRange(q, width, steps), 1e-5)
     response = epsilon(PoissonRandomizedResponse(q, width, steps), 1e-5)

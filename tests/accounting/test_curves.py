@@ -172,7 +172,7 @@ def test_bounds_that_cross_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @given(RATES, NOISES, st.sampled_from([1e-3, 1e-2, 0.1]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_discretised_losses_dominate_at_every_point(q: float, sigma: float, share: float) -> None:
     for pair in dominating_pairs(PoissonGaussian(q, sigma, 1)):
         low, high = pair.loss_range(1e-9, 1e-12)
@@ -189,7 +189,7 @@ def test_discretised_losses_dominate_at_every_point(q: float, sigma: float, shar
 
 
 @given(RATES, st.floats(0.3, 10))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_symmetrised_curve_is_the_curve_of_a_pair(q: float, sigma: float) -> None:
     """Convex and decreasing in e^ε, 1 at 0, symmetric, and above both directions of one step."""
     pair = Replaced(Removed(q, GaussianPair(sigma)))
@@ -220,7 +220,6 @@ def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @pytest.mark.slow
 @given(ranges, st.one_of(st.just(1.0), st.floats(0.001, 1.0)), st.integers(2, 6), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_every_softmax_draw_is_below_its_curve(width: float, q: float, outcomes: int, seed: int) -> None:
     """Random scores and changes of the given range, at the extremes and between, both directions."""
     generator = np.random.default_rng(seed)
@@ -256,7 +255,6 @@ def test_the_curve_is_reached(width: float, share: float) -> None:
 
 
 @given(ranges, st.floats(0.001, 0.999), st.floats(-0.98, 0.98))
-@settings(deadline=None)
 def test_the_mass_is_the_slope_and_the_pieces_join(width: float, q: float, place: float) -> None:
     for pair in (Removed(q, RangePair(width)), Added(q, RangePair(width))):
         low, high = pair.loss_range(0, 0)

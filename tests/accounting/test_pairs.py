@@ -83,7 +83,7 @@ def exact_delta(costs: list[float], q: float, steps: int, at: float) -> float:
     return float(max(removed, added))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(0.02, 3.0), min_size=1, max_size=4),
     st.floats(1e-3, 1.0),
@@ -123,7 +123,7 @@ def test_sampling_the_factors_apart_is_no_bound() -> None:
     assert epsilon(PoissonProduct(0.05, (GAUSSIAN, RESPONSE), 10), 1e-5).lower > epsilon(apart, 1e-5).upper
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(QUERIES, RATES, st.integers(1, 50), st.sampled_from([1e-3, 1e-6, 1e-9]))
 def test_more_of_anything_costs_more(
     queries: tuple[Query, ...], q: float, steps: int, allowed: float
@@ -139,7 +139,7 @@ def test_more_of_anything_costs_more(
         assert epsilon_upper(more, allowed) >= found.upper * (1 - GRID)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(QUERIES, st.floats(1e-3, 0.999), st.integers(1, 20), st.floats(0.01, 2.0))
 def test_delta_and_epsilon_invert_each_other(
     queries: tuple[Query, ...], q: float, steps: int, at: float
@@ -151,7 +151,7 @@ def test_delta_and_epsilon_invert_each_other(
         assert epsilon(event, found.upper).lower <= at
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(QUERIES, st.floats(1e-6, 0.999999))
 def test_curves_are_those_of_pairs_and_enclose_each_other(queries: tuple[Query, ...], q: float) -> None:
     event, at = PoissonProduct(q, queries, 1), np.linspace(-8.0, 8.0, 801)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
@@ -64,7 +64,6 @@ def test_a_gaussian_plan_has_the_divergence_of_another_library(order: int) -> No
 
 
 @given(RATES, st.floats(1e-3, 20), st.integers(1, 100), ORDERS)
-@settings(deadline=None)
 def test_randomised_response_has_the_larger_of_two_sums(
     rate: float, epsilon: float, steps: int, order: int
 ) -> None:
@@ -82,7 +81,6 @@ def test_randomised_response_has_the_larger_of_two_sums(
     st.lists(st.floats(-4, 4), min_size=2, max_size=6),
     st.lists(st.floats(0, 1), min_size=6, max_size=6),
 )
-@settings(deadline=None)
 def test_no_softmax_of_bounded_range_diverges_more(
     rate: float, epsilon: float, order: int, scores: list[float], moves: list[float]
 ) -> None:

@@ -56,7 +56,7 @@ def test_a_prompt_goes_to_the_replica_that_its_own_tokens_name(connected):
     assert backend.batch_invariant
     assert backend.describe().startswith("3 replicas of vllm at 127.0.0.1:")
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(st.lists(st.integers(0, 95), min_size=1, max_size=6), min_size=1, max_size=8), st.data())
     def holds(prompts, data):
         place = data.draw(st.integers(0, len(prompts)))

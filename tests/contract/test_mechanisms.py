@@ -111,7 +111,7 @@ def test_a_token_uses_up_one_token_of_its_permit(make: Make) -> None:
 
 
 anything = st.one_of(st.floats(width=32), st.floats(-30, 0, width=32))
-supports = settings(max_examples=40, deadline=None)
+supports = settings(max_examples=40)
 
 
 @every

@@ -61,7 +61,7 @@ def softmax_of(words: Iterator[int], scores: list[int], numerator: int, denomina
     ("compiled", "twin"), [("permute_and_flip", flip_of), ("sample_softmax", softmax_of)]
 )
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_compiled_choices_are_the_twins_choices(compiled: str, twin, data) -> None:
     scores = data.draw(st.lists(st.integers(-(2**31), 2**31), min_size=1, max_size=60))
     numerator = data.draw(st.integers(1, 2**70))
@@ -89,7 +89,7 @@ def test_fixed_point_encloses_the_rate(rate: tuple[int, int]) -> None:
 
 
 @given(gaps, rates)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_weights_enclose_the_exponential(gap: int, rate: tuple[int, int]) -> None:
     low, high = _core.weight_enclosure(gap, *rate)
     with mpmath.workdps(80):
@@ -99,7 +99,7 @@ def test_weights_enclose_the_exponential(gap: int, rate: tuple[int, int]) -> Non
 
 
 @given(st.integers(0, 2**45), st.fractions(0, 45))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_weights_enclose_where_they_matter(gap: int, exponent) -> None:
     """Rates that put the exponent between 0 and 45, where neither end is trivial."""
     numerator, denominator = exponent.numerator or 1, exponent.denominator * max(gap, 1)

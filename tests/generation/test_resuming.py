@@ -622,7 +622,7 @@ def test_a_text_that_somebody_put_into_the_row_is_not_handed_out(ledger: str, tm
     assert "does not hold the demonstrations" in str(dpf.open_account(ledger, "tickets").verify().problems)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stops=st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.booleans()), max_size=6),
     tokens_per_draw=st.sampled_from([1, 3, 8]),

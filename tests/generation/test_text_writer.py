@@ -16,7 +16,6 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import dpfewshot as dpf
@@ -275,7 +274,6 @@ def answering(model):
     return answers, synthesizer(model, lambda _: answers[0], max_tokens=6).set_up
 
 
-@hypothesis_settings(deadline=None)
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda data: data.decode("latin-1")))
 def test_whatever_it_answers_is_one_line_that_fits_or_one_error(answering, answer):
     answers, set_up = answering

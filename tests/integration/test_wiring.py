@@ -275,7 +275,7 @@ def public_part(seen: Seen) -> list[Any]:
 
 
 @given(UNITS, UNITS, st.sampled_from(list(itertools.product([1, 2], [1, 4]))), st.booleans(), st.data())
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])  # shrinking would take minutes
+@settings(max_examples=15, phases=[Phase.generate])  # shrinking would take minutes
 def test_support_centre_and_charge_are_the_same_whatever_the_records_are(
     units: Any, others: Any, sizes: tuple[int, int], free: bool, data: st.DataObject
 ) -> None:

@@ -85,7 +85,7 @@ def step(rows: Matrix, mechanism: AdaDPSyn, plan: Draws, source) -> NDArray[np.i
 
 @changes
 @given(st.integers(0, 2**32), st.sampled_from([TINY, 0.05, 0.3, 0.7, 2.0]), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_step_is_what_the_algorithm_says(row_change, seed: int, sigma: float, rounds: int) -> None:
     """The same random bytes, the same token: at any noise, with clusters, loners and prompts that fail."""
     generator = np.random.default_rng(seed)

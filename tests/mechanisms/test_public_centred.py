@@ -56,7 +56,7 @@ def token(mechanism: PublicCentred, rows: Matrix, sigma: float, source=None, pub
     st.floats(0.05, 1.3),
     st.lists(st.floats(0.05, 1.3), max_size=3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_are_what_the_rule_says(
     row_change, seed: int, sigma: float, clip: float, radii: list[float]
 ) -> None:

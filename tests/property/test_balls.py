@@ -39,7 +39,7 @@ def score(core: ModuleType, matrix: Matrix, radius: float, size: int) -> int:
 
 
 @given(matrices, centres, radii, sizes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_compiled_is_the_twin(matrix: Matrix, centre, radius: float, size: int) -> None:
     assert _core.count_within(matrix, centre, radius) == twins.count_within(matrix, centre, radius)
     assert _core.Distances(matrix).scores(RADII, size) == twins.Distances(matrix).scores(RADII, size)
@@ -60,7 +60,7 @@ def test_compiled_is_the_twin_at_other_sizes(count: int, width: int) -> None:
 
 @cores
 @given(neighbours, centres, radii)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_one_row_moves_a_count_by_one(core: ModuleType, case, centre, radius: float) -> None:
     matrix, row, other = case
 
@@ -73,7 +73,7 @@ def test_one_row_moves_a_count_by_one(core: ModuleType, case, centre, radius: fl
 
 @cores
 @given(neighbours, radii, sizes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_one_row_moves_the_score_by_less_than_twice_the_size(
     core: ModuleType, case, radius: float, size: int
 ) -> None:

@@ -109,7 +109,7 @@ def automaton_of(task: dpf.Task) -> Any:
     return TokenLoop(Moody(0), task.layout).automaton
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     schema=SCHEMAS,
     tokens=st.integers(1, 40),
@@ -134,7 +134,7 @@ def test_a_text_is_valid_under_its_schema(
 EXPRESSIONS = ("[a-z ]{3,9}", r"\d+ (?:refund|fun)s?", "a|ab|abb+", " x.*", "é{1,2}=?", "(?:ab)*c", "[^b]{2}")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     expression=st.sampled_from(EXPRESSIONS),
     tokens=st.integers(3, 12),
@@ -146,7 +146,7 @@ def test_a_text_matches_its_expression(expression: str, tokens: int, mechanism: 
     assert re.fullmatch(expression, released(task, Moody(seed), mechanism, tokens))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(expression=st.sampled_from(EXPRESSIONS), cut=st.integers(0, 4), seed=st.integers(0, 999))
 def test_a_text_that_was_cut_off_is_completed(expression: str, cut: int, seed: int) -> None:
     """As after a draw that was lost, or where a mechanism ends a text: nothing more is drawn for it."""
@@ -170,7 +170,7 @@ def test_the_most_tokens_that_are_forced() -> None:
     assert [shape.most_forced(drawn, shape.start) for drawn in range(6)] == [0, 1, 1, 3, 4, 4]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(schema=st.sampled_from(EXPRESSIONS), seed=st.integers(0, 99), private=st.integers(100, 199))
 def test_the_support_does_not_depend_on_records(schema: str, seed: int, private: int) -> None:
     """Two models differ in their answers to prompts with records alone; the released tokens are the same."""
@@ -188,7 +188,7 @@ def test_the_support_does_not_depend_on_records(schema: str, seed: int, private:
     public=npst.arrays(np.float32, 9, elements=st.floats(width=32)),
     allowed=st.sets(st.integers(0, 8), min_size=1),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_mechanism_widens_the_mask(mechanism: Any, public: Any, allowed: set[int]) -> None:
     """Fewer candidates than top_k, one of them at least: all are allowed, and one of them is released."""
     columns = np.array(sorted(allowed))

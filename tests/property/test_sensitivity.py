@@ -166,7 +166,7 @@ def rows_of(subsets: Sequence[Sequence[int]], answers: Matrix | None = None) -> 
 @queries
 @changes
 @given(coins, st.none() | anything, st.just(USUAL) | public_settings)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_unit_moves_a_query_by_at_most_its_sensitivity(
     query: Query, row_change: RowChange, coin, answers: Matrix | None, setting: Setting
 ) -> None:

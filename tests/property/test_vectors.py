@@ -32,7 +32,7 @@ from tests.support.sensitivity import (
 @kinds
 @cores
 @given(st.data(), neighbours())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_row_that_comes_or_goes_or_turns_into_another(core: ModuleType, kind: Kind, data, case) -> None:
     """It turns in grouped prompts, of which either may be absent, and in draws of fixed size."""
     clip = data.draw(st.sampled_from(kind.clips))
@@ -52,7 +52,7 @@ def test_a_row_that_comes_or_goes_or_turns_into_another(core: ModuleType, kind: 
 @kinds
 @cores
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_fixed_size_replace_one(core: ModuleType, kind: Kind, data) -> None:
     """A fixed number of good rows, one of which is replaced, wherever it stands."""
     width, size = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 5))
@@ -66,7 +66,7 @@ def test_fixed_size_replace_one(core: ModuleType, kind: Kind, data) -> None:
 
 @kinds
 @given(st.data(), neighbours())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_compiled_is_the_twin_bit_for_bit(kind: Kind, data, case) -> None:
     matrix = stacked(*case)
     clip = data.draw(st.sampled_from(kind.clips))
@@ -145,7 +145,7 @@ def test_control_recentring_before_the_sum_breaks_add_or_remove() -> None:
 
 @cores
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rows_are_what_their_formulas_say(core: ModuleType, data) -> None:
     width = data.draw(st.integers(2, 40))
     row = data.draw(npst.arrays(np.float32, width, elements=st.floats(-40, 10, width=32)))
@@ -214,7 +214,7 @@ def test_arguments_out_of_range_are_refused(core: ModuleType) -> None:
 
 @cores
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_log_softmax_is_normalised_before_the_cut(core: ModuleType, data) -> None:
     width = data.draw(st.integers(1, 40))
     row = data.draw(rows_of(width))

@@ -239,7 +239,7 @@ def texts(records: object) -> list[str]:
     return [record.text for record in dpf.mask_identifiers(records)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(records=RECORDS, other=RECORDS)
 def test_neighbours_change_nothing(records: list[dpf.Record], other: list[dpf.Record]) -> None:
     alone = [text for record in records for text in texts([record])]
@@ -248,7 +248,7 @@ def test_neighbours_change_nothing(records: list[dpf.Record], other: list[dpf.Re
     assert texts(records[::-1]) == alone[::-1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(records=RECORDS, data=st.data())
 def test_drawn_records_are_masked_as_all_are(records: list[dpf.Record], data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
@@ -259,7 +259,7 @@ def test_drawn_records_are_masked_as_all_are(records: list[dpf.Record], data: st
         assert [record.text for record in drawn] == [texts(records)[row] for row in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(before=st.text("ab ,", max_size=9), after=st.text("ab ,", max_size=9))
 def test_an_address_goes_wherever_it_stands(before: str, after: str) -> None:
     (text,) = texts([dpf.Record(f"{before} ann@example.com {after}", "a")])

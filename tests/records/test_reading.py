@@ -47,7 +47,7 @@ def test_the_check_for_private_text_finds_it() -> None:
 # --- what is read ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.JSONL", "r.csv", "r.csv.gz", "r.tsv"])
 @given(rows=st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_file_gives_back_every_bit(name: str, rows: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name

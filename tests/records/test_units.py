@@ -64,7 +64,7 @@ def test_units_follow_the_rule(records: list[Record]) -> None:
 
 
 @given(st.one_of(named, unnamed))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_indexed_records_have_the_same_units(records: list[Record]) -> None:
     unit = None if records[0].unit is None else "unit"
     with tempfile.TemporaryDirectory() as folder:

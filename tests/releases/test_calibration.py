@@ -196,7 +196,7 @@ def test_units_are_read_at_the_rate_that_is_charged() -> None:
     assert stats.binom.sf(asked, 1_000, 1 / 30) > 1e-9
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=1))
 def test_the_charged_rate_is_at_least_the_drawn_one(rate: Fraction) -> None:
     mean = NoisyMean.of_budget(dpf.PrivacyBudget(4.0, 1e-6), rate, 3)
@@ -229,7 +229,7 @@ def distance(first: list[dpf.Record], second: list[dpf.Record], population: Any)
 pairs = st.tuples(st.sampled_from(["sky", "rose", "sea", "void"]), st.sampled_from(TASK.labels))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(pairs, min_size=2, max_size=12), st.integers(0, 11))
 def test_neighbouring_records_move_the_released_sum_by_the_sensitivity(things: list[Any], unit: int) -> None:
     records, place = [dpf.Record(*pair) for pair in things], unit % len(things)
@@ -339,7 +339,6 @@ def test_a_unit_changes_the_sum_by_at_most_the_norm(rows: NDArray[np.float64], u
         assert squared(whole - integers_of(neighbour, clip).sum(axis=0)) <= GRID**2
 
 
-@settings(deadline=None)
 @given(matrices, st.integers(0, 11), st.lists(st.floats(0, 3), min_size=12, max_size=12))
 def test_with_any_weights_too(rows: NDArray[np.float64], unit: int, listed: list[float]) -> None:
     """Even with weights above 1, which no labels have: the integers are compared with the norm."""

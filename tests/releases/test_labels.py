@@ -107,7 +107,7 @@ def released_for(
 
 
 @given(true=counts, others=counts, noisy=counts, count=st.integers(1, len(LABELS)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_true_votes_move_nothing_that_their_noisy_numbers_do_not(
     monkeypatch: pytest.MonkeyPatch, true: list[int], others: list[int], noisy: list[int], count: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_true_votes_move_nothing_that_their_noisy_numbers_do_not(
 
 
 @given(true=counts, others=counts, winners=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_with_candidates_the_labels_are_the_rounds_winners_in_their_order(
     monkeypatch: pytest.MonkeyPatch, true: list[int], others: list[int], winners: st.DataObject
 ) -> None:
@@ -143,7 +143,6 @@ def test_with_candidates_the_labels_are_the_rounds_winners_in_their_order(
 
 
 @given(st.floats(1e-3, 30), st.floats(1e-18, 0.45))
-@settings(deadline=None)
 def test_the_threshold_is_the_least_one_that_will_do(epsilon: float, delta: float) -> None:
     threshold = smallest_threshold(Fraction(epsilon), Fraction(delta))
     with mpmath.workdps(60):

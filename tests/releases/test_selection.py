@@ -6,7 +6,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot.releases.selection import (
@@ -57,7 +57,6 @@ def test_a_weight_lies_within_the_grid_whatever_the_mapping(by_label: dict[str, 
 
 
 @given(data_sets())
-@settings(deadline=None)
 def test_a_unit_moves_every_sum_of_scores_upwards_by_one_at_most(data_set) -> None:
     for likelihood in (False, True):
         (sizes, outcomes, weights), fewer = data_set, without_first(*data_set)
@@ -69,7 +68,6 @@ def test_a_unit_moves_every_sum_of_scores_upwards_by_one_at_most(data_set) -> No
 
 
 @given(data_sets(), st.integers(1, 2))
-@settings(deadline=None)
 def test_a_unit_moves_all_cells_together_by_one_at_most(data_set, candidates: int) -> None:
     (sizes, outcomes, weights), fewer = data_set, without_first(*data_set)
     change = cells_of(outcomes[:candidates], weights, sizes) - cells_of(
@@ -123,7 +121,6 @@ def test_a_record_without_an_answer_counts_for_nothing() -> None:
 
 
 @given(st.floats(1e-9, 20), st.floats(1e-6, 1))
-@settings(deadline=None)
 def test_an_amplified_rate_costs_what_was_asked_for_and_hardly_less(epsilon: float, q: float) -> None:
     rate = amplified(Fraction(epsilon), Fraction(q))
     with mpmath.workdps(60):

@@ -61,7 +61,7 @@ def walk(found: Automaton, seed: int) -> str:
     return written.decode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(expression=expressions(ATOMS), text=TEXTS, other=OTHERS, seed=st.integers(0, 99))
 def test_an_expression_means_what_python_reads(expression: str, text: str, other: str, seed: int) -> None:
     found = automaton(checked(expression))
@@ -71,7 +71,7 @@ def test_an_expression_means_what_python_reads(expression: str, text: str, other
         assert not accepts(found, narrower) or narrower.splitlines() in ([], [narrower])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(expression=SIGNS, text=TEXTS, other=OTHERS)
 def test_signs_are_refused_or_read_as_python_does(expression: str, text: str, other: str) -> None:
     try:
@@ -84,7 +84,7 @@ def test_signs_are_refused_or_read_as_python_does(expression: str, text: str, ot
         assert not accepts(found, written) or re.search(expression, each)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pattern=expressions(ATOMS), anchored=st.booleans(), seed=st.integers(0, 99))
 def test_a_text_of_a_pattern_is_valid_json(pattern: str, anchored: bool, seed: int) -> None:
     schema = {"type": "string", "pattern": f"^{pattern}$" if anchored and "|" not in pattern else pattern}
