@@ -20,7 +20,7 @@ from dpfewshot.account.history import LEASE, POPULATION, VERIFY, Details, hash_i
 from dpfewshot.certificates import line_hash
 from dpfewshot.errors import BudgetExceeded, LedgerError, RunTakenOver
 
-BEGUN = "another process has begun this plan meanwhile: generate_all(resume=True) now continues its run"
+BEGUN = "another process has begun this plan meanwhile: resume=True now continues its run"
 THERE = "resume=True continues the run of this plan that the account has paid for. A second one does not fit"
 LOST = (
     "the label's words were counted and not recorded: if the process that counted them has ended, they are "

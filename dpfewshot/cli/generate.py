@@ -249,6 +249,7 @@ def _tell_next(project: Project, synthesizer: Synthesizer) -> None:
 @contextmanager
 def _naming_resume(project: Project, there: int) -> Iterator[None]:
     """Make a refusal for lack of budget name first what is free: to resume a run, or to replace its texts."""
+    from dpfewshot.account.rule import Admission
     from dpfewshot.planning.plan import believed
 
     try:
@@ -256,7 +257,9 @@ def _naming_resume(project: Project, there: int) -> Iterator[None]:
     except BudgetExceeded as refusal:
         account, larger = project.account.opened(), "dpfewshot ledger change-budget"
         free = "generate --resume ends an interrupted run"  # it may have stopped between two labels
-        if account is not None and refusal.asked is not None and refusal.remaining is not None:
+        # elsewhere what is short of a plan is not the difference of two amounts
+        adds_up = account is not None and account.parallel and account.rule == Admission.SUM
+        if account is not None and adds_up and refusal.asked is not None and refusal.remaining is not None:
             (_, delta_asked), (epsilon_left, delta_left) = refusal.asked, refusal.remaining
             epsilon = account.budget.epsilon + max(0.0, project.budget.epsilon - epsilon_left)
             delta = account.budget.delta + max(0.0, delta_asked - delta_left)

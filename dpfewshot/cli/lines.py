@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import click
 
@@ -46,9 +46,8 @@ class Lines:
                 raise DPFewShotError(f"another process writes {path}: wait until it is done") from None
             except OSError:  # a file system, or a device, without locks
                 return file
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    return file
+            if _is_at(path, file):
+                return file
             file.close()  # it was rewritten or taken away meanwhile
 
     def close(self) -> None:
@@ -77,6 +76,12 @@ class Lines:
         if self._file is None or self.output is None:
             click.echo(line, nl=False)
             return
+        if not _is_at(Path(self.output), self._file):  # an editor saves another file in its place
+            self._file.close()
+            try:
+                self._file = self._locked(Path(self.output))
+            except (OSError, DPFewShotError) as error:
+                self._print(line, str(error))
         data = _missing_end(self.output) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -89,10 +94,12 @@ class Lines:
                     os.fstat(self._file.fileno()).st_size == before + written
                 ):  # else another process wrote, too
                     self._file.truncate(before)
-            click.echo(line, nl=False)  # it was paid for, so it must not be lost
-            raise DPFewShotError(
-                f"cannot write {self.output}: {reason}; the last line went to standard output"
-            )
+            self._print(line, reason)
+
+    def _print(self, line: str, reason: str) -> NoReturn:
+        """Print a line that cannot be written, and raise: it was paid for, so it must not be lost."""
+        click.echo(line, nl=False)
+        raise DPFewShotError(f"cannot write {self.output}: {reason}; the last line went to standard output")
 
     def holding(self, released: int, planned: int) -> str:
         """Where what an interrupted run released is."""
@@ -110,6 +117,11 @@ def lines_of(path: str | None) -> Counter[bytes]:
         return Counter()
     with write_errors(path):  # editors differ in ends
         return Counter(filter(None, map(bytes.strip, Path(path).read_bytes().splitlines())))
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    """Whether the file that is open is the one of this path."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _missing_end(path: str) -> bytes:

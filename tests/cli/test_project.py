@@ -117,8 +117,9 @@ def test_no_label_generates_if_another_has_no_budget(command: Run, here: dpf.Acc
     """By sums and by labels that a sequential account adds up, where each alone would fit."""
     with dpf.BudgetLedger.open("sqlite:///budget.db") as ledger:
         ledger.create("one", dpf.PrivacyBudget(3.0, 1e-5), parallel=False)
-    status, out, _ = command(*GENERATE, *LEDGER, "--dataset", "one")
+    status, out, err = command(*GENERATE, *LEDGER, "--dataset", "one")
     assert (status, out) == (3, "")
+    assert err.endswith("It needs a larger budget: dpfewshot ledger change-budget\n")  # of all labels in all
     scope = partition_of_units(TASK, dpf.read_records("records.jsonl"), Holdout(0.2)).generating("delivery")
     charged(here, scope, dpf.PrivacySpend(3.0, 0.0))
     status, out, err = command(*GENERATE, *ACCOUNT)

@@ -259,6 +259,30 @@ def test_a_line_that_another_process_wrote_behind_half_of_ours_is_kept(tmp_path:
     assert theirs in path.read_text().split("\n")
 
 
+def test_lines_follow_a_file_that_an_editor_saves_in_its_place(tmp_path: Path) -> None:
+    path, saved = tmp_path / "out.jsonl", tmp_path / "saved"
+    with Lines(str(path)) as lines:
+        lines.write(ONE)
+        saved.write_text(path.read_text())
+        saved.replace(path)
+        lines.write(ONE)
+        assert dpf.Demonstrations.from_jsonl(path).items == (ONE, ONE)
+        path.unlink()
+        lines.write(ONE)
+    assert dpf.Demonstrations.from_jsonl(path).items == (ONE,)
+
+
+def test_a_line_goes_to_the_output_if_another_process_has_the_file_by_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.jsonl"
+    with Lines(str(path)) as lines:
+        path.unlink()
+        with Lines(str(path), alone=True), pytest.raises(dpf.DPFewShotError, match="another process writes"):
+            lines.write(ONE)
+    assert "my parcel is late" in capsys.readouterr().out
+
+
 def test_a_file_that_does_not_end_a_line_gets_its_end(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(json.dumps(ONE.as_line()))
