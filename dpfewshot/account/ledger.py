@@ -78,7 +78,7 @@ class BudgetLedger:
             options += f" --unit {shlex.quote(unit)}" if unit else ""
             raise LedgerError(
                 f"{self._unknown(name)}: compare the ledger's path and the name, since a new account is a "
-                "new budget; only if none was ever made: dpfewshot generate with create = true, or dpfewshot "
+                "new budget; only if none was ever made (with create = true, generate makes it): dpfewshot "
                 f"ledger create --ledger URL --account NAME --epsilon E --delta D{options}"
             )
         return Account(stored)
