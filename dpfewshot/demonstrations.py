@@ -353,7 +353,7 @@ configs:
 
 # {title}
 
-{count}, written by a language model. No line is copied from a record.
+{count}, written by a language model.
 
 ## Guarantee
 

@@ -370,8 +370,7 @@ def _check_positive(name: str, value: float) -> None:
 
 
 def _check_cost(epsilon: float, largest: float) -> None:
-    _check_positive("epsilon", epsilon)
-    if not LEAST <= epsilon <= largest:
+    if not LEAST <= as_float("epsilon", epsilon) <= largest:
         raise InvalidPlan(f"epsilon must lie between {LEAST:g} and {largest:g}, not {epsilon}")
 
 

@@ -101,8 +101,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(re.sub(r"://\S*@", "://...@", _advised(error)), BAD_INPUT)  # hides a ledger's password
     except (click.Abort, KeyboardInterrupt) as interruption:
         return _fail(str(interruption) or "interrupted", INTERRUPTED)
-    except SystemExit:  # of click, since nobody reads the output any more: its 1 would be an audit's
-        status = BAD_INPUT
+    except SystemExit as end:
+        if end.code != 1:  # of a backend's own code
+            raise
+        status = BAD_INPUT  # click ends with 1 where nobody reads the output any more, which is an audit's
     except Exception as error:  # noqa: BLE001 - a bug, or a full disk behind the output
         return _fail(_unforeseen(error), BAD_INPUT)
     return status if isinstance(status, int) else 0

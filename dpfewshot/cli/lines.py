@@ -76,12 +76,12 @@ class Lines:
         if self._file is None or self.output is None:
             click.echo(line, nl=False)
             return
-        if not _is_at(Path(self.output), self._file):  # an editor saves another file in its place
-            self._file.close()
-            try:
+        try:
+            if not _is_at(Path(self.output), self._file):  # an editor saves another file in its place
+                self._file.close()
                 self._file = self._locked(Path(self.output))
-            except (OSError, DPFewShotError) as error:
-                self._print(line, str(error))
+        except (OSError, DPFewShotError) as error:
+            self._print(line, str(error))
         data = _missing_end(self.output) + encoded
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -89,10 +89,9 @@ class Lines:
         except OSError as error:
             written, reason = 0, str(error.strerror)
         if written != len(data):
-            with suppress(OSError):  # half a line would make the whole file unreadable
-                if (
-                    os.fstat(self._file.fileno()).st_size == before + written
-                ):  # else another process wrote, too
+            # half a line would make the whole file unreadable; who wrote behind it began a line of its own
+            with suppress(OSError):
+                if os.fstat(self._file.fileno()).st_size == before + written:
                     self._file.truncate(before)
             self._print(line, reason)
 
@@ -121,7 +120,9 @@ def lines_of(path: str | None) -> Counter[bytes]:
 
 def _is_at(path: Path, file: FileIO) -> bool:
     """Whether the file that is open is the one of this path."""
-    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def _missing_end(path: str) -> bytes:

@@ -62,7 +62,7 @@ def setting(
     docs/how-to/project-file.md says what each setting is.
     """
     metadata = {"text": text, "flags": flags, "of": of, "section": section, "path": path, "click": further}
-    return field(default=default, metadata=metadata, repr=False)  # the URL of a proxy may have a password
+    return field(default=default, metadata=metadata, repr=False)  # URLs may have passwords
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,6 @@ class AccountName:
     )
     create: bool = setting(False)
 
-    def __repr__(self) -> str:
-        return f"AccountName(account={self.account!r})"  # a ledger's URL may have a password
-
     def check(self) -> None:
         """Refuse a ledger without an account, or the other way round."""
         if self.account is not None and self.ledger is None:

@@ -158,8 +158,8 @@ def _replaced(
             stages()(f"writing {counted(lacking.total(), 'text')}, at no cost")
         if surplus := (Counter(one.label for one in discarded) - lacking).total():
             stages()(
-                f"{counted(surplus, 'line')} taken out, and none is written instead: without them the "
-                "labels have as many texts as planned"
+                f"nothing in place of {counted(surplus, 'line')}: the labels have as many texts as planned "
+                "without"
             )
         try:
             failure = _write(synthesizer, kept, new, work)

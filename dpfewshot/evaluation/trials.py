@@ -135,7 +135,7 @@ class Results:
         if self._path is None:
             return
         with write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(cell.as_dict()) + "\n")  # in ASCII: no end cuts a character
+            file.write(json.dumps(cell.as_dict()) + "\n")  # in ASCII, so that no cut is in a character
             file.flush()
             os.fsync(file.fileno())
 

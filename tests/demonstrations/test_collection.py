@@ -90,6 +90,7 @@ def test_no_prompt_is_made_of_a_file_without_demonstrations(tmp_path: Path) -> N
     """As an editor or a full disk leaves one behind, when a service reads it again."""
     path = tmp_path / "demos.jsonl"
     Demonstrations([]).to_jsonl(path)
+    assert list(Demonstrations.from_lines(Demonstrations([]).to_lines())) == []
     with pytest.raises(dpf.InvalidRecords, match="has no demonstrations"):
         Demonstrations.from_jsonl(path)
 
