@@ -83,7 +83,7 @@ CANDIDATES: Final = 12
 """Candidates that a model writes for one text."""
 
 MOST_HINT: Final = 12
-"""The most tokens by which a prompt names a length."""
+"""The most tokens by which a prompt names a length, and opens a quotation."""
 
 WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 

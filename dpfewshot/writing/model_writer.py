@@ -28,21 +28,30 @@ _TOP_K: Final = 100
 _NEAR: Final = 12.0
 """Nats below the likeliest token within which another is ever drawn."""
 
+_QUOTED: Final = "\n>"
+"""Opens a chat model's answer: a model that quotes a text does not refuse to write it, or speak about it."""
+
 _NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 """The nats that names gain where a text shall have one, until it has; and below the likeliest, the most."""
 
 
 @dataclass(frozen=True)
 class ModelWriter:
-    """Writes with a backend. `random_source` is for tests alone."""
+    """Writes with a backend. In a `chat` the model quotes. `random_source` is for tests alone."""
 
     vocabulary: Vocabulary
     layout: TextLayout
+    chat: bool
     random_source: RandomSource | None
 
     @property
     def _backend(self) -> LogprobBackend:
         return self.vocabulary.backend
+
+    @property
+    def _quoted(self) -> list[int]:
+        """What opens a text of one line in a chat, in tokens."""
+        return self._backend.tokenize(_QUOTED) if self.chat and not self.layout.multiline else []
 
     def begun(self, tokens: Sequence[int] = ()) -> Candidate:
         """A candidate that begins with these tokens."""
@@ -63,7 +72,7 @@ class ModelWriter:
         max_tokens, prompts = request.max_tokens, request.prompts
         if style is not None:
             prompts = (request.subject or prompts).hinted(self._hint(style.words))
-        prefix = [*prompts.prefix, *prompts.public_suffix]  # which is evaluated once for all
+        prefix = [*prompts.prefix, *prompts.public_suffix, *self._quoted]  # which is evaluated once for all
         with closing_block(self._backend, prefix, [()] * len(candidates), max_tokens, public=True) as block:
             writing = candidates
             for length in range(max_tokens):
@@ -91,7 +100,7 @@ class ModelWriter:
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
         hint = [] if words is None else self._backend.tokenize(f"\nLength: {words} words")
-        return hint if len(hint) <= MOST_HINT else []
+        return hint if len(hint) + len(self._quoted) <= MOST_HINT else []
 
     def _go_on(self, one: Candidate, row: Logprobs, style: Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""

@@ -12,7 +12,8 @@ import re
 from typing import Final
 
 _PLACE: Final = re.compile(
-    r"\[|\((?:[\w ]+'s|your) name\)|1234|\b[Ss]ubject:|\bAnytown\b|\bTicket (?:ID|Number)"
+    r"\[|\((?i:(?:(?:your|full|[\w ]+'s) )?(?:address|age|date|gender|location|name|time)(?: of \w+)?)\)"
+    r"|1234|\b[Ss]ubject:|\bAnytown\b|\bTicket (?:ID|Number)"
     r"|[Xx]{3}|X(?:YZ|yz)|\b(?:[Yy]our|[Ee]xample|[Ss]ample)[-_]\w|\b(?:lib)?foo(?:bar)?\b|\blib-?example"
     r"|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\bM(?:r|rs|s)\.?(?:/|,)|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
@@ -59,6 +60,16 @@ _OF_A_LABEL: Final = re.compile(
 )
 """What a model says of a label in place of one of its texts: "World news is a category of articles that"."""
 
+_REFUSAL: Final = re.compile(
+    r"\b(?:AI|language) (?:AI|language|model|assistant)\b|\bas an AI\b|\bhaven't provided\b"
+    r"|\b(?:with|to) (?:this|that|your) request\b"
+    r"|\bdo(?:n't| not) have (?:personal|the (?:ability|capability))\b"
+    r"|\b(?:unable|not able|cannot|can't) (?:to )?"
+    r"(?:directly|assist|create|engage|generate|interact|provide|write)\b"
+    r"|\b(?:provide|give) (?:you (?:with )?)?an? (?:general|generic|hypothetical|sample)\b",
+    re.IGNORECASE,
+)
+"""What a model says in place of a text, beside `draft.REFUSALS`: "I'm unable to write a note"."""
 
 FORMALITIES: Final = (
     *("Dear", "To Whom", "To:", "Subject", "[", "I am writing", "I'm writing"),
@@ -76,7 +87,7 @@ COURTESIES: Final = (
 """What a small model fills a long text up with: "Thank you for your assistance. I look forward to ..."."""
 
 
-_FLAWS: Final = _PLACE, _STUCK, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LABEL
+_FLAWS: Final = _PLACE, _STUCK, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LABEL, _REFUSAL
 
 
 def has_a_models_words(text: str) -> bool:

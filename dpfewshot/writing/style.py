@@ -34,6 +34,9 @@ _SHORTEST: Final = 3
 _FEWEST: Final = 3
 """Words of a text that says something, such as "hi" does not."""
 
+_ITS_WRITER: Final = re.compile(r"\bwrite an? [^.\n]*?\bthat an? ((?:[\w'-]+ ){0,2}?)([\w'-]+) \w+s\b")
+"""Who writes a text, as a prompt says it: "write a note that a school nurse leaves"."""
+
 
 @dataclass(frozen=True)
 class Style:
@@ -45,7 +48,8 @@ class Style:
         marks: whether its sentences end with a mark.
         lower: whether it has no capital letters.
         named: whether it names somebody or something.
-        prompted: what it has from its prompt if it says it: the length, the label's field, "knee or hip".
+        prompted: what it has from its prompt if it says it: the length, the label's field, "the customer" who
+            writes it, "knee or hip".
         prompt: the words of its prompt, in lower case, which name nobody, and alone say nothing.
         unsaid: tokens of phrases that it does not have.
     """
@@ -113,7 +117,9 @@ class Styles:
             marks=histogram.ends_with_marks and not lower,  # which counts those without a mark
             lower=lower,
             named=self._one_of({1: histogram.named}, 1 - histogram.named) is not None,
-            prompted=tuple(each for each in (field_name, str(words or "")) if each),
+            prompted=tuple(
+                each for each in (field_name, str(words or ""), *_writers(said_before, theirs)) if each
+            ),
             prompt=frozenset(WORD.findall(said_before)),
         )
         phrases = self.vocabulary.with_tokens(FORMALITIES + (COURTESIES if style.has_sentences else ()))
@@ -164,3 +170,11 @@ class Styles:
             return None
         place = Decoding(temperature=1.0).choose(np.array([*shares.values(), unknown]), self.random_source)
         return [*shares, None][place]
+
+
+def _writers(prompt: str, theirs: set[str]) -> list[str]:
+    """What a model calls whoever the prompt says writes the text: nobody else does, unless the records do."""
+    found = _ITS_WRITER.search(prompt)
+    if found is None or found[2] in theirs:
+        return []
+    return [f"{article} {found[1]}{found[2]}" for article in ("a", "an", "the")]

@@ -75,7 +75,7 @@ class HistogramWriter:
     @cached_property
     def model(self) -> ModelWriter:
         """The model as a writer."""
-        return ModelWriter(self.vocabulary, self.task.layout, self.random_source)
+        return ModelWriter(self.vocabulary, self.task.layout, self.task.chat, self.random_source)
 
     def text(self, histogram: Histogram, request: PublicRequest, candidates: int = CANDIDATES) -> list[int]:
         """The tokens of the best of some candidates, with the one that ends it if there is one."""

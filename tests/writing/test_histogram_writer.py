@@ -22,6 +22,7 @@ from dpfewshot.writing.histogram import Histogram
 from dpfewshot.writing.request import PublicRequest
 from dpfewshot.writing.style import Style
 from dpfewshot.writing.writer import HistogramWriter
+from tests.support.chats import Chat
 from tests.support.laws import IMPOSSIBLE
 
 FLAT = [1.0] * word_histogram.LENGTHS
@@ -149,6 +150,8 @@ def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, b
 
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ", " CVE-xxxx"]
+    words += [" unable to assist", " AI language model", " to provide a general comment"]
+    words += [" (Full Name)", " (name of witness)", " (your address)"]
     words += [" libfoo", " /your-package-name", " `example-command`", " libexample-dev"]
     words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
     words += [" this encyclopedia entry", " this text describes"]
@@ -195,6 +198,9 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " in a picture",
         " for example",
         " food",
+        " unable to pay",
+        " I do not have access",
+        " (first name unknown)",
         ".",
         "\n",
     ]
@@ -206,7 +212,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 46, *[0] * 15]
+    assert flaws == [0, *[8] * 52, *[0] * 18]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -409,6 +415,45 @@ def test_a_text_in_small_letters_has_no_mark():
     for lower in (False, True):
         style = writer.styles.of(Histogram({}, {}, FLAT, [0.2, 0.0, 0.0, 0.1], {}, lower), 30)
         assert (style.lower, style.marks) == (lower, not lower)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ("Write a note that a school nurse writes.", ["A school nurse is", "as the school nurse, I"]),
+        ("Write a note that an owner leaves, of", ["Hi, I am an owner.", "the owner said"]),
+        ("Write a note of an owner.", []),
+        ("Write a note. Topic: says that a nurse writes", []),
+    ],
+)
+def test_a_text_that_calls_its_writer_as_the_prompt_does_is_behind_unless_records_do(prompt, told):
+    model = dpf.backends.Scripted([" nurse", " owner", f" {prompt}"], lambda _: [0.5, 0.5, 0])
+    styles = HistogramWriter(model, SUPPORT_TICKETS).styles
+    texts = ["A school nurse is", "as the school nurse, I", "Hi, I am an owner.", "the owner said", "a nurse"]
+    for theirs, flawed in (({}, told), ({0: 0.1, 1: 0.1}, [])):
+        style = styles.of(Histogram(theirs, {}, FLAT, [1.0] * 4, {}), 30, [2])
+        assert [each for each in texts if style.is_told_in(each)] == flawed
+
+
+@pytest.mark.parametrize(("chat", "multiline"), [(True, False), (True, True), (False, False)])
+def test_a_chat_model_quotes_texts_of_one_line(chat, multiline):
+    """It refuses to write some otherwise."""
+    task = replace(SUPPORT_TICKETS, chat=chat, multiline=multiline)
+    model = Chat()
+    seen: list[str] = []
+    prompts = PromptWriter(task, model, 20).for_label("Refund")
+    answer = model.next_token_logprobs
+
+    def watched(prompts, support=None):
+        seen.extend(map(model.detokenize, prompts))
+        return answer(prompts, support)
+
+    model.next_token_logprobs = watched
+    writer = HistogramWriter(model, task)
+    for style in (None, Style()):
+        seen.clear()
+        writer.model.written([writer.model.begun()], PublicRequest(prompts=prompts, max_tokens=3), style)
+        assert seen[0].endswith("Ticket:\n>" if chat and not multiline else "Ticket:")
 
 
 @pytest.mark.parametrize(("words", "told"), [({}, True), ({1: 0.1}, False)], ids=["not theirs", "theirs"])
