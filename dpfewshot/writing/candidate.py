@@ -14,7 +14,7 @@ from dpfewshot.mechanisms.word_histogram import WORD, features
 from dpfewshot.runtime.forking import cached_property
 from dpfewshot.writing.draft import Draft
 from dpfewshot.writing.histogram import Histogram
-from dpfewshot.writing.models_words import has_a_models_words
+from dpfewshot.writing.models_words import has_a_models_words, is_a_refusal
 from dpfewshot.writing.request import PublicRequest
 from dpfewshot.writing.style import Style
 
@@ -56,11 +56,15 @@ class Candidate:
         """As it would be released."""
         return self.draft.text()
 
+    def has_a_models_words(self, style: Style) -> bool:
+        """Whether it says what only a model says, or its prompt."""
+        return style.is_told_in(self.text) or has_a_models_words(self.text)
+
     def flaws(self, earlier: Sequence[str], style: Style) -> int:
         """A sum that is larger for worse flaws, and odd if it lacks a name."""
         return (
-            16 * (_letters(self.text) in ("", *map(_letters, earlier)))
-            + 8 * (self.draft.cut_off or style.is_told_in(self.text) or has_a_models_words(self.text))
+            16 * (is_a_refusal(self.text) or _letters(self.text) in ("", *map(_letters, earlier)))
+            + 8 * (self.draft.cut_off or self.has_a_models_words(style))
             + 4 * style.says_little(self.text)
             + 2 * any(_shared(self.text, each) > _MOST_SHARED for each in earlier)
             + style.lacks_name(self.text)

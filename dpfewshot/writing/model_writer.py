@@ -29,7 +29,7 @@ _NEAR: Final = 12.0
 """Nats below the likeliest token within which another is ever drawn."""
 
 _QUOTED: Final = "\n>"
-"""Opens a chat model's answer: a model that quotes a text does not refuse to write it, or speak about it."""
+"""Opens an answer of a chat model, which does not refuse to write what it quotes."""
 
 _NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 """The nats that names gain where a text shall have one, until it has; and below the likeliest, the most."""
@@ -37,21 +37,15 @@ _NAME_GAIN, _NAME_NEAR = 1.0, 3.0
 
 @dataclass(frozen=True)
 class ModelWriter:
-    """Writes with a backend. In a `chat` the model quotes. `random_source` is for tests alone."""
+    """Writes with a backend. `random_source` is for tests alone."""
 
     vocabulary: Vocabulary
     layout: TextLayout
-    chat: bool
     random_source: RandomSource | None
 
     @property
     def _backend(self) -> LogprobBackend:
         return self.vocabulary.backend
-
-    @property
-    def _quoted(self) -> list[int]:
-        """What opens a text of one line in a chat, in tokens."""
-        return self._backend.tokenize(_QUOTED) if self.chat and not self.layout.multiline else []
 
     def begun(self, tokens: Sequence[int] = ()) -> Candidate:
         """A candidate that begins with these tokens."""
@@ -64,15 +58,18 @@ class ModelWriter:
         style: Style | None = None,
         *,
         seen: NDArray[np.float64] | None = None,
+        quoted: bool = False,
     ) -> list[Candidate]:
         """What the model makes of these beginnings, side by side, in the style of a histogram.
 
         `seen` takes the sum of the probabilities of each token, and of those at the beginning, shape (2, V).
+        `quoted` says whether they are quotations.
         """
         max_tokens, prompts = request.max_tokens, request.prompts
         if style is not None:
             prompts = (request.subject or prompts).hinted(self._hint(style.words))
-        prefix = [*prompts.prefix, *prompts.public_suffix, *self._quoted]  # which is evaluated once for all
+        opened = self._backend.tokenize(_QUOTED) if quoted else ()
+        prefix = [*prompts.prefix, *prompts.public_suffix, *opened]  # which is evaluated once for all
         with closing_block(self._backend, prefix, [()] * len(candidates), max_tokens, public=True) as block:
             writing = candidates
             for length in range(max_tokens):
@@ -100,7 +97,7 @@ class ModelWriter:
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
         hint = [] if words is None else self._backend.tokenize(f"\nLength: {words} words")
-        return hint if len(hint) + len(self._quoted) <= MOST_HINT else []
+        return hint if len(hint) + len(_QUOTED) <= MOST_HINT else []
 
     def _go_on(self, one: Candidate, row: Logprobs, style: Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""

@@ -93,3 +93,8 @@ _FLAWS: Final = _PLACE, _STUCK, _RECIPIENT, _OF_ITS_WRITER, _NOT_SHOWN, _OF_A_LA
 def has_a_models_words(text: str) -> bool:
     """Whether a text has what only a model writes."""
     return any(each.search(text) for each in _FLAWS)
+
+
+def is_a_refusal(text: str) -> bool:
+    """Whether a text says that there is none."""
+    return _REFUSAL.search(text) is not None

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -75,7 +75,7 @@ class HistogramWriter:
     @cached_property
     def model(self) -> ModelWriter:
         """The model as a writer."""
-        return ModelWriter(self.vocabulary, self.task.layout, self.task.chat, self.random_source)
+        return ModelWriter(self.vocabulary, self.task.layout, self.random_source)
 
     def text(self, histogram: Histogram, request: PublicRequest, candidates: int = CANDIDATES) -> list[int]:
         """The tokens of the best of some candidates, with the one that ends it if there is one."""
@@ -83,9 +83,8 @@ class HistogramWriter:
             style = self._style_for_writer(histogram, request)
             written, compared = self._commissioned(self.text_writer, histogram, style, request), Histogram()
         else:
-            style = self.styles.of(histogram, request.max_tokens, request.prompts.prefix)
-            begun = [self.model.begun(self.styles.beginning(histogram)) for _ in range(candidates)]
-            written, compared = self.model.written(begun, request, style), histogram
+            style = self._style(histogram, request)
+            written, compared = self._written(histogram, candidates, request, style), histogram
         chosen = best(written, compared, request, style, self.backend.tokenize)
         return self._in_lower_case(chosen, request.max_tokens) if style.lower else chosen.tokens
 
@@ -100,7 +99,12 @@ class HistogramWriter:
     def expected(self, request: PublicRequest) -> Expected:
         """The words of texts without records: all that the model might write, and those of a text writer."""
         seen = np.zeros((2, self.backend.vocabulary_size))
-        self.model.written([self.model.begun() for _ in range(EXPECTING)], request, seen=seen)
+        written = self.model.written([self.model.begun() for _ in range(EXPECTING)], request, seen=seen)
+        if self._speaks_itself(written, self._style(Histogram(), request)):
+            seen[:] = 0
+            self.model.written(
+                [self.model.begun() for _ in range(EXPECTING)], request, seen=seen, quoted=True
+            )
         seen /= EXPECTING
         if self.text_writer is not None:
             asked = min(_FORESEEN, max(ASKED, _FORESEEN_TOKENS // request.max_tokens))
@@ -113,6 +117,26 @@ class HistogramWriter:
                 for place, words in enumerate((found.words, {found.first})):
                     seen[place][[each for each in words if each in range(seen.shape[1])]] += 1 / len(written)
         return Expected.of(seen[0], seen[1], self.backend)
+
+    def _style(self, histogram: Histogram, request: PublicRequest) -> Style:
+        return self.styles.of(histogram, request.max_tokens, request.prompts.prefix)
+
+    def _written(
+        self, histogram: Histogram, candidates: int, request: PublicRequest, style: Style
+    ) -> list[Candidate]:
+        """What the model writes, and as many quotations if most of that is no text."""
+        written: list[Candidate] = []
+        for quoted in (False, True):
+            begun = [self.model.begun(self.styles.beginning(histogram)) for _ in range(candidates)]
+            written += self.model.written(begun, request, style, quoted=quoted)
+            if not self._speaks_itself(written, style):
+                break
+        return written
+
+    def _speaks_itself(self, written: Sequence[Candidate], style: Style) -> bool:
+        """Whether a chat model refuses, or speaks about a text, where most of these lines should be one."""
+        own = [one.has_a_models_words(style) for one in written]
+        return self.task.chat and not self.task.multiline and 2 * sum(own) > len(own)
 
     def _style_for_writer(self, histogram: Histogram, request: PublicRequest) -> Style:
         return replace(self.styles.of(histogram, request.max_tokens), named=False)  # it names as it likes

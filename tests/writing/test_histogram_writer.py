@@ -150,7 +150,7 @@ def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, b
 
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ", " CVE-xxxx"]
-    words += [" unable to assist", " AI language model", " to provide a general comment"]
+    refusals = [" unable to assist", " AI language model", " to provide a general comment"]
     words += [" (Full Name)", " (name of witness)", " (your address)"]
     words += [" libfoo", " /your-package-name", " `example-command`", " libexample-dev"]
     words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
@@ -201,6 +201,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " unable to pay",
         " I do not have access",
         " (first name unknown)",
+        *refusals,
         ".",
         "\n",
     ]
@@ -212,7 +213,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 52, *[0] * 18]
+    assert flaws == [0, *[8] * 49, *[0] * 18, *[24] * 3]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
@@ -435,25 +436,35 @@ def test_a_text_that_calls_its_writer_as_the_prompt_does_is_behind_unless_record
         assert [each for each in texts if style.is_told_in(each)] == flawed
 
 
-@pytest.mark.parametrize(("chat", "multiline"), [(True, False), (True, True), (False, False)])
-def test_a_chat_model_quotes_texts_of_one_line(chat, multiline):
-    """It refuses to write some otherwise."""
+@pytest.mark.parametrize(
+    ("chat", "multiline", "said", "quotes"),
+    [
+        (True, False, " I am unable to assist\n", True),
+        (True, False, " It came late\n", False),
+        (True, True, " I am unable to assist\n\n", False),
+        (False, False, " I am unable to assist\n", False),
+    ],
+)
+def test_a_chat_model_that_writes_no_text_quotes_one(chat, multiline, said, quotes):
     task = replace(SUPPORT_TICKETS, chat=chat, multiline=multiline)
     model = Chat()
-    seen: list[str] = []
-    prompts = PromptWriter(task, model, 20).for_label("Refund")
-    answer = model.next_token_logprobs
+    model.values = {"Ticket:\n>": " It came late\n", "Ticket:": said}
+    answer, prompts = model.next_token_logprobs, set[str]()
 
-    def watched(prompts, support=None):
-        seen.extend(map(model.detokenize, prompts))
-        return answer(prompts, support)
+    def watched(asked, support=None):
+        prompts.update(map(model.detokenize, asked))
+        return answer(asked, support)
 
     model.next_token_logprobs = watched
     writer = HistogramWriter(model, task)
-    for style in (None, Style()):
-        seen.clear()
-        writer.model.written([writer.model.begun()], PublicRequest(prompts=prompts, max_tokens=3), style)
-        assert seen[0].endswith("Ticket:\n>" if chat and not multiline else "Ticket:")
+    label = PromptWriter(task, model, 20).for_label("Refund")
+    request = PublicRequest(prompts=label, max_tokens=30)
+    chosen = model.detokenize(writer.text(Histogram(), request))
+    assert chosen.startswith(" It came late" if quotes else said.rstrip("\n"))
+    assert any(each.endswith("Ticket:\n>") for each in prompts) is quotes
+    prompts.clear()
+    writer.expected(request)
+    assert any(each.endswith("Ticket:\n>") for each in prompts) is quotes
 
 
 @pytest.mark.parametrize(("words", "told"), [({}, True), ({1: 0.1}, False)], ids=["not theirs", "theirs"])
@@ -543,7 +554,7 @@ def test_a_cancelled_check_releases_nothing_and_what_was_written_alike_is_asked_
         candidate.best(written, flat, request, Style(), model.tokenize)
 
 
-@pytest.mark.parametrize(("most", "max_tokens", "told"), [(2, 40, 8), (1, 40, ""), (2, 8, 6), (2, 1, 1)])
+@pytest.mark.parametrize(("most", "max_tokens", "told"), [(4, 40, 8), (3, 40, ""), (4, 8, 6), (4, 1, 1)])
 def test_a_length_is_told_in_few_tokens_and_never_one_beyond_the_text(monkeypatch, most, max_tokens, told):
     monkeypatch.setattr(model_writer, "MOST_HINT", most)
     model = dpf.backends.Scripted(
