@@ -151,7 +151,7 @@ def test_a_text_that_leaves_open_what_its_subject_does_is_behind_others(topic, b
 def test_a_text_with_a_models_words_is_behind_all_others():
     words = [" where", " [name]", " 12345678", " Team A", " to account B", " XXXXX", " XYZ", " CVE-xxxx"]
     refusals = [" unable to assist", " AI language model", " to provide a general comment"]
-    words += [" (Full Name)", " (name of witness)", " (your address)"]
+    words += [" (Full Name)", " (name of witness)", " (your address)", " <drug name>"]
     words += [" libfoo", " /your-package-name", " `example-command`", " libexample-dev"]
     words += [" Dr.X", " the Clinic Name", " Subject: a refund"]
     words += [" this encyclopedia entry", " this text describes"]
@@ -213,7 +213,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 49, *[0] * 18, *[24] * 3]
+    assert flaws == [0, *[8] * 50, *[0] * 18, *[24] * 3]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
