@@ -82,7 +82,7 @@ class Planner:
 
     @property
     def work(self) -> int:
-        """The tokens that the model evaluates for one demonstration, from the caps."""
+        """The tokens that the model evaluates for one demonstration, from the caps, if it need not quote."""
         if self.mechanism.draws_once:
             prompt = self.longest_prefix + self.longest_opening + MOST_HINT  # evaluated once for all
             return prompt + CANDIDATES * (self.settings.max_tokens - 1)

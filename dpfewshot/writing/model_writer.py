@@ -97,7 +97,8 @@ class ModelWriter:
     def _hint(self, words: int | None) -> list[int]:
         """What a prompt says of the length, in tokens; nothing of one that is not known."""
         hint = [] if words is None else self._backend.tokenize(f"\nLength: {words} words")
-        return hint if len(hint) + len(_QUOTED) <= MOST_HINT else []
+        most = MOST_HINT - len(_QUOTED)  # which has no more tokens than letters
+        return hint if len(hint) <= most else []
 
     def _go_on(self, one: Candidate, row: Logprobs, style: Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""

@@ -65,7 +65,8 @@ _REFUSAL: Final = re.compile(
     r"|\b(?:with|to) (?:this|that|your) request\b"
     r"|\bdo(?:n't| not) have (?:personal|the (?:ability|capability))\b"
     r"|\b(?:unable|not able|cannot|can't) (?:to )?"
-    r"(?:directly|assist|create|engage|generate|interact|provide|write)\b"
+    r"(?:directly|assist|engage|generate|interact"
+    r"|(?:create|provide|write)(?! (?:my|our|an? (?:new )?account)\b))\b"
     r"|\b(?:provide|give) (?:you (?:with )?)?an? (?:general|generic|hypothetical|sample)\b",
     re.IGNORECASE,
 )

@@ -6,7 +6,8 @@
    if most records have none (`style.py`).
 2. The model writes on. At each token the records' words that the text lacks become likelier, the more so the
    larger their noisy shares, and names until it has one; those that the model alone would write, less so
-   (`model_writer.py`). Or a text writer does, which is told the same in words (`brief.py`).
+   (`model_writer.py`). If most of that is no text, it writes as many again as quotations. Or a text writer
+   writes, which is told the same in words (`brief.py`).
 3. The candidate that is most like the histogram is released, of those that end, say nothing that only a
    model writes, share few words with earlier texts, have this label in the model's own view, and name
    somebody if they shall, if there are any. What the model gives its tokens counts, too. Of a text writer's,
@@ -98,13 +99,12 @@ class HistogramWriter:
 
     def expected(self, request: PublicRequest) -> Expected:
         """The words of texts without records: all that the model might write, and those of a text writer."""
-        seen = np.zeros((2, self.backend.vocabulary_size))
-        written = self.model.written([self.model.begun() for _ in range(EXPECTING)], request, seen=seen)
-        if self._speaks_itself(written, self._style(Histogram(), request)):
-            seen[:] = 0
-            self.model.written(
-                [self.model.begun() for _ in range(EXPECTING)], request, seen=seen, quoted=True
-            )
+        for quoted in (False, True):
+            seen = np.zeros((2, self.backend.vocabulary_size))
+            begun = [self.model.begun() for _ in range(EXPECTING)]
+            written = self.model.written(begun, request, seen=seen, quoted=quoted)
+            if not self._speaks_itself(written, self._style(Histogram(), request)):
+                break
         seen /= EXPECTING
         if self.text_writer is not None:
             asked = min(_FORESEEN, max(ASKED, _FORESEEN_TOKENS // request.max_tokens))

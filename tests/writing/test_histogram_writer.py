@@ -199,6 +199,8 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " for example",
         " food",
         " unable to pay",
+        " unable to create an account",
+        " unable to provide my receipt",
         " I do not have access",
         " (first name unknown)",
         *refusals,
@@ -213,7 +215,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 50, *[0] * 18, *[24] * 3]
+    assert flaws == [0, *[8] * 50, *[0] * 20, *[24] * 3]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
