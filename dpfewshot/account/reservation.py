@@ -155,6 +155,11 @@ class Reservation:
         return slots
 
     @property
+    def tokens_per_draw(self) -> int:
+        """R, the tokens that share a draw."""
+        return self._terms.tokens_per_draw
+
+    @property
     def draws_left(self) -> int:
         """The draws that are left."""
         return 0 if self._closed else self._left

@@ -112,6 +112,13 @@ class LogprobBackend(ABC):
         del tokens
         return ReplayedBlock(self, prefix, suffixes, public=public)
 
+    def prepare(self, tokens: int) -> None:  # noqa: B027 - most backends need nothing
+        """Do what private blocks of so many tokens need and what may fail: nothing is charged yet.
+
+        Raises:
+            BackendError: there is no room for them.
+        """
+
     def chat_text(self, contents: Sequence[str]) -> str:
         """Return the text of a conversation in the model's own chat template, up to its next answer.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 
 from dpfewshot.account.reservation import Reservation
-from dpfewshot.backends.protocol import answered, closing_block, states_invariance
+from dpfewshot.backends.protocol import answered, closing_block, failing_as_backend, states_invariance
 from dpfewshot.errors import BackendNotBatchInvariant
 from dpfewshot.generation.units import Bodies
 from dpfewshot.mechanisms import Release
@@ -60,6 +60,8 @@ class TokenLoop(PublicLoop):
         left = max_tokens - len(released)
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
+            with failing_as_backend():
+                self.backend.prepare(request.reservation.tokens_per_draw)
             while len(released) < max_tokens:
                 public_row = answer_without_records(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise

@@ -44,7 +44,7 @@ def estimated_seconds(
     opening = max(1, planner.longest_opening + MOST_HINT * counts_words)
     tokens, draws, shared = settings.max_tokens, settings.draws_per_demonstration, settings.tokens_per_draw
     prefix = planner.writer.for_label(planner.labels[0]).prefix
-    probe = _Probe(backend, prefix, shared, min(_MOST_STEPS, tokens - 1), seconds / 4)
+    probe = _Probe(backend, prefix, shared, min(_MOST_STEPS, tokens - 1), seconds / 4, counts_words)
     most = settings.prompts_per_draw
     kept = most if backend.kept_prompts is None else backend.kept_prompts
     probe.answered(1, 1)  # evaluates the prefix, and allocates memory
@@ -83,6 +83,7 @@ class _Probe:
         prefix: what all prompts begin with.
         steps: the most further answers of a block that are measured.
         seconds: for about how long each measurement may take.
+        public: whether a generation asks for public answers alone.
     """
 
     backend: LogprobBackend
@@ -90,6 +91,7 @@ class _Probe:
     tokens_per_draw: int
     steps: int
     seconds: float
+    public: bool
 
     def first(self, length: int, most: int) -> float:
         """Seconds for a first answer to one of several prompts of so many tokens after the prefix.
@@ -107,9 +109,8 @@ class _Probe:
     def answered(self, length: int, number: int) -> float:
         """Seconds for the first answers to so many prompts together."""
         started = time.perf_counter()
-        with closing_block(
-            self.backend, self.prefix, self._suffixes(length, number), self.tokens_per_draw
-        ) as block:
+        suffixes, tokens = self._suffixes(length, number), self.tokens_per_draw
+        with closing_block(self.backend, self.prefix, suffixes, tokens, public=self.public) as block:
             block.next_token_logprobs(self._support)
         return time.perf_counter() - started
 

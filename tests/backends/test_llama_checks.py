@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -64,6 +65,11 @@ def off_by_one_unit(moved):
     return step
 
 
+def take_steps(backend):
+    """Ask for private prompts that take steps, which is when these are checked."""
+    backend.open_block([], [[1]], 2).close()
+
+
 pytestmark = pytest.mark.model
 
 
@@ -73,8 +79,9 @@ pytestmark = pytest.mark.model
 )
 def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, monkeypatch, small, moved):
     monkeypatch.setattr(KVStreams, "step", off_by_one_unit(moved))
+    loaded = LlamaCpp(small, **SETTINGS)
     with pytest.warns(RuntimeWarning, match="one by one"):
-        loaded = LlamaCpp(small, **SETTINGS)
+        take_steps(loaded)
     with loaded:
         assert loaded.batch_invariant
         assert inside.decode_batch(loaded) == 1
@@ -86,30 +93,35 @@ def test_a_kernel_that_heeds_its_neighbours_is_found_and_done_without(cache, mon
         assert found.passed, found.detail
     [kept] = cache.iterdir()
     assert json.loads(kept.read_text())["verdict"] is False
-    with pytest.warns(RuntimeWarning, match="one by one"):
-        LlamaCpp(small, **SETTINGS).close()
+    with LlamaCpp(small, **SETTINGS) as again, pytest.warns(RuntimeWarning, match="one by one"):
+        take_steps(again)
 
 
 def test_what_was_found_is_kept_for_this_file_build_and_settings(cache, trials, small, tmp_path, monkeypatch):
-    with LlamaCpp(small, **SETTINGS) as loaded:
-        assert inside.decode_batch(loaded) == 8
-        assert inside.open_pools(loaded) == 0, "the memory is given back"
-    assert len(trials) == 1
-    LlamaCpp(small, **SETTINGS).close()
-    assert len(trials) == 1
+    def trials_with(file):
+        with LlamaCpp(file, **SETTINGS) as loaded:
+            take_steps(loaded)
+            assert inside.decode_batch(loaded) == 8
+        return len(trials)
+
+    assert trials_with(small) == 1
+    assert trials_with(small) == 1
     copy = tmp_path / "model.gguf"
     copy.symlink_to(small)
-    LlamaCpp(copy, **SETTINGS).close()
-    assert len(trials) == 1, "it is the content that counts"
+    assert trials_with(copy) == 1, "it is the content that counts"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    LlamaCpp(small, **SETTINGS).close()
-    assert len(trials) == 2
+    assert trials_with(small) == 2
     assert len(list(cache.iterdir())) == 2
     assert {path.stat().st_mode & 0o077 for path in (cache, *cache.iterdir())} == {0}
 
 
-def test_one_by_one_needs_no_trial(cache, trials, small):
+def test_public_prompts_and_steps_one_by_one_need_no_trial(cache, trials, small):
+    with LlamaCpp(small, **(SETTINGS | {"threads": 2})) as loaded:
+        for prompts, tokens in (([[1]], 1), ([[1]], 2), ([[1], [2]], 2)):
+            with closing(loaded.open_block([5], prompts, tokens, public=True)) as block:
+                block.next_token_logprobs()
     with LlamaCpp(small, **(SETTINGS | {"decode_batch": 1})) as loaded:
+        take_steps(loaded)
         assert loaded.batch_invariant
     assert not trials
     assert not cache.exists()
@@ -208,8 +220,9 @@ def test_contexts_that_change_one_anothers_bits_are_found_and_done_without(small
         return np.nextafter(logits, np.float32(np.inf)) if others else logits
 
     monkeypatch.setattr(KVStreams, "extend", disturbed)
+    loaded = LlamaCpp(small, **LANES | {"decode_batch": 1})
     with pytest.warns(RuntimeWarning, match="one at a time"):
-        loaded = LlamaCpp(small, **LANES | {"decode_batch": 1})
+        loaded.next_token_logprobs([[1]])
     with loaded:
         assert loaded.batch_invariant
         assert "at a time" not in loaded.describe()

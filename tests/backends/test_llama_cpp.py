@@ -137,10 +137,8 @@ def test_a_context_that_cannot_be_made_frees_the_ones_before(small, monkeypatch)
     monkeypatch.setattr(library, "llama_init_from_model", fail_the_second)
     monkeypatch.setattr(library, "llama_free", freed.append)
     settings = {"context_tokens": 256, "kept_prompts": 14, "decode_batch": 8}
-    with monkeypatch.context() as patch:
-        patch.setattr(LlamaCpp, "_passes", lambda *_: True)  # the checks take contexts too
-        loaded = LlamaCpp(small, **settings)
-    with loaded:
+    monkeypatch.setattr(LlamaCpp, "_passes", lambda *_: True)  # the checks take contexts too
+    with LlamaCpp(small, **settings) as loaded:
         with pytest.raises(BackendError, match="lower kept_prompts"):
             loaded.open_block([], [[1]], 2)
         assert freed == made[:1]

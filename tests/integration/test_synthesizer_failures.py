@@ -42,6 +42,20 @@ def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> N
     assert synthesizer(ledger=ledger).generate("refund").certified
 
 
+class Full(Sentence):
+    """Has room for public prompts alone."""
+
+    def prepare(self, tokens: int) -> None:
+        raise dpf.BackendError(f"no room for blocks of {tokens} tokens: lower kept_prompts")
+
+
+def test_a_model_without_room_for_private_prompts_costs_nothing() -> None:
+    made = synthesizer(Full())
+    with pytest.raises(dpf.BackendError, match="lower kept_prompts"):
+        made.generate("refund")
+    assert made.spent == dpf.PrivacySpend(0.0, 0.0)
+
+
 class Changed(Sentence):
     """Its answers are changed by a function of them and of the support."""
 

@@ -156,10 +156,24 @@ ENDS = (
     ),
     Fault(
         "dpfewshot/backends/llama_cpp/backend.py",
-        'if self._lanes > 1 and not self._passes("lanes", self._check_lanes):',
-        'if self._lanes > 99 and not self._passes("lanes", self._check_lanes):',
+        'if use is Use.WHOLE and not self._passes("lanes", self._check_lanes):',
+        'if use is None and not self._passes("lanes", self._check_lanes):',
         "lanes are used only where they give the same bits",
         "tests/backends/test_llama_checks.py",
+    ),
+    Fault(
+        "dpfewshot/backends/llama_cpp/backend.py",
+        "if use is Use.STEPS and self._decode_batch > 1",
+        "if use is None and self._decode_batch > 1",
+        "prompts share steps only where these give the same bits",
+        "tests/backends/test_llama_checks.py",
+    ),
+    Fault(
+        "dpfewshot/generation/token_loop.py",
+        "self.backend.prepare(request.reservation.tokens_per_draw)",
+        "pass",
+        "a model without room for private prompts is found before anything is charged",
+        "tests/integration/test_synthesizer_failures.py",
     ),
     Fault(
         "dpfewshot/prompts/chat.py",

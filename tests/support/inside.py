@@ -30,11 +30,6 @@ def decode_batch(backend: Any) -> int:
     return backend._decode_batch
 
 
-def open_pools(backend: Any) -> int:
-    """The pools of contexts that a `LlamaCpp` holds in memory."""
-    return len(backend._pools)
-
-
 def contexts_of_blocks(backend: Any) -> int:
     """The contexts in which a `LlamaCpp` keeps the prompts of blocks."""
     return len(backend._pools[Use.STEPS]._pools)

@@ -15,7 +15,7 @@ from dpfewshot.backends import conformance, machine
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
 from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.llama_cpp.model import FILE, LlamaModel
-from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, check_settings
+from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, Use, check_settings
 from dpfewshot.backends.streams.threads import lanes_of
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
@@ -42,10 +42,11 @@ class LlamaCpp(StreamBackend[LlamaModel]):
     is a context of its own over the one model. All lanes are alike, so any of them gives the same bits.
     Further tokens of a block are evaluated for `decode_batch` streams at a time, padded with public dummies,
     so that the shape of the computation is the same whatever the neighbours. That relies on kernels that
-    treat every row of one shape alike, so the constructor checks it on the loaded model, with public prompts
-    in the streams of a generation. If bits change, it warns, and prompts take their steps one by one, as with
-    `decode_batch=1`, which needs no check. It checks lanes too. On a CPU the verdicts are cached for the user
-    (`~/.cache/dpfewshot`) and hold for this file, build of llama.cpp, processor and settings.
+    treat every row of one shape alike, so it is checked on the loaded model before the first private prompts
+    that need it, with public prompts in the streams of a generation. If bits change, it warns, and prompts
+    take their steps one by one, as with `decode_batch=1`, which needs no check. Lanes are checked too. On a
+    CPU the verdicts are cached for the user (`~/.cache/dpfewshot`) and hold for this file, build of
+    llama.cpp, processor and settings; on a GPU the constructor checks.
 
     If the model asks for a beginning-of-sequence token, every prompt gets one in front.
 
@@ -84,6 +85,8 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         BackendError: the file does not exist or holds no usable model, the hub or Ollama does not have it, or
             a setting is out of its range.
     """
+
+    _fell_back = False
 
     def __init__(
         self,
@@ -125,30 +128,38 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         return f"llama.cpp {where}{lanes}, {model.path.name}{form}{steps}"
 
     def _settle(self) -> None:
-        """Choose how prompts take their steps, and how many are evaluated at a time."""
-        shared = self._decode_batch
+        """Check what the claim depends on: on the CPU, steps and lanes wait until somebody needs them."""
         if self._model.on_gpu:
             self._check_on_device()
         else:
             self.batch_invariant = True
-            if shared > 1 and not self._passes("steps", self._check_steps):
-                self._step_one_by_one()
-        self._fell_back = self._decode_batch < shared
-        if self._fell_back:
-            warnings.warn(
-                f"llama.cpp's steps of {shared} prompts are not batch invariant here: "
-                "prompts take their steps one by one, as with decode_batch=1, which is slower",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        if self._lanes > 1 and not self._passes("lanes", self._check_lanes):
+
+    def _check_use(self, use: Use) -> None:
+        """Check steps or lanes, in up to a minute. Who writes from a word histogram needs neither."""
+        if self._model.on_gpu:
+            return
+        if use is Use.STEPS and self._decode_batch > 1 and not self._passes("steps", self._check_steps):
+            self._step_one_by_one()
+        if use is Use.WHOLE and not self._passes("lanes", self._check_lanes):
             warnings.warn(
                 "llama.cpp's contexts change one another's bits here: prompts are evaluated one at a time, "
                 "which is slower",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=2,
             )
             self._lanes = 1
+            self._close_pools(use)
+
+    def _step_one_by_one(self) -> None:
+        """Take each prompt's steps in calls of its own from now on, and say so."""
+        warnings.warn(
+            f"llama.cpp's steps of {self._decode_batch} prompts are not batch invariant here: "
+            "prompts take their steps one by one, as with decode_batch=1, which is slower",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        super()._step_one_by_one()
+        self._fell_back = True
 
     def _check_lanes(self) -> bool:
         """Compare the bits of whole prompts alone with their bits while other lanes evaluate others.
@@ -167,7 +178,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         return same and conformance.check_batch_invariance(self, short).passed
 
     def _passes(self, name: str, check: Callable[[], bool]) -> bool:
-        """Return the cached verdict of a check, or run the check, free its streams, and cache the verdict."""
+        """Return the cached verdict of a check, or run the check and cache the verdict."""
         facts = dict(self._facts) | {
             "checked": name,
             "lanes": self._lanes,
@@ -178,10 +189,7 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             "threads": self._model.threads,
             "weights": self.weights,
         }
-        passed = machine.verdict_on(facts, bool, check)
-        while self._pools:
-            self._pools.popitem()[1].close()
-        return passed
+        return machine.verdict_on(facts, bool, check)
 
 
 def build_facts(path: Path) -> machine.Facts:

@@ -46,9 +46,15 @@ Columns: TypeAlias = NDArray[np.intp] | slice
 class Use(Enum):
     """The prompts that a backend's pools evaluate; each kind has pools of its own."""
 
-    PUBLIC = "public prompts"
+    PUBLIC = "public prompts, one after another"
+    PUBLIC_STEPS = "public prompts that take steps"
     WHOLE = "private prompts of one token"
     STEPS = "private prompts that take steps"
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether several prompts continue together."""
+        return self in {Use.PUBLIC_STEPS, Use.STEPS}
 
 
 class StreamModel(Protocol):
@@ -109,6 +115,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         self._calls = 0
         self._closing = False
         self._pools: dict[Use, StreamPools] = {}
+        self._checked: set[Use] = set()
+        self._checking = threading.RLock()  # not the backend's: other threads' blocks go on meanwhile
         self._turns = Turns()
         self._close = weakref.finalize(self, _free, self._pools, model)
         start_afresh_in_children(self)
@@ -172,12 +180,10 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     f"a prefix of {len(start)} tokens and {tokens} further tokens leave no room for a prompt "
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
-        if tokens == 1:
-            use = Use.PUBLIC if public or self._lanes == 1 else Use.WHOLE
-        else:
-            use = Use.PUBLIC if public and len(suffixes) == 1 else Use.STEPS
+        use = self._use(len(suffixes), tokens, public=public)
+        self._check_before(use)
         room = self.context_tokens - len(start) - (tokens - 1)
-        turn = self._turns.take() if use is Use.STEPS else Turn(self._turns)
+        turn = self._turns.take() if use.takes_steps else Turn(self._turns)
         try:
             with self._guard():
                 return StreamBlock(
@@ -193,6 +199,13 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         except BaseException:
             turn.end()
             raise
+
+    def prepare(self, tokens: int) -> None:
+        """Open the streams of private blocks of so many tokens, checked; see `LogprobBackend.prepare`."""
+        use = self._use(0, tokens, public=False)
+        self._check_before(use)
+        with self._guard():
+            self._streams(use)
 
     def close(self) -> None:
         """Free the model and its caches. A second call does nothing.
@@ -257,15 +270,36 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         fits = len(suffix) <= room and (has_prefix or len(suffix) > 0)
         return [int(token) for token in suffix] if fits and self._are_tokens(suffix) else None
 
+    def _use(self, prompts: int, tokens: int, *, public: bool) -> Use:
+        if tokens > 1:
+            several = Use.PUBLIC_STEPS if prompts > 1 else Use.PUBLIC
+            return several if public else Use.STEPS
+        return Use.PUBLIC if public or self._lanes == 1 else Use.WHOLE
+
+    def _check_before(self, use: Use) -> None:
+        """Check how a kind of prompts is evaluated, before the first; those of the check come here, too."""
+        with self._checking:
+            if use in self._checked:
+                return
+            self._checked.add(use)
+            try:
+                self._check_use(use)
+            except BaseException:
+                self._checked.discard(use)
+                raise
+
+    def _check_use(self, use: Use) -> None:
+        """Check what only some kinds of prompts need, which takes a while. Overridden where there is some."""
+
     def _streams(self, use: Use) -> StreamPools:
         """Return the pools of one kind of prompts, made on first use."""
         pools = self._pools.get(use)
         if pools is None or pools.failed:
             if pools is not None:
                 pools.close()
-            size = self._decode_batch if use is Use.STEPS else 1
+            size = self._decode_batch if use.takes_steps else 1
             lanes = self._lanes if use is Use.WHOLE else 1
-            kept = {Use.PUBLIC: PUBLIC_PROMPTS, Use.WHOLE: 0, Use.STEPS: self.kept_prompts}[use]
+            kept = {Use.PUBLIC: PUBLIC_PROMPTS, Use.WHOLE: 0}.get(use, self.kept_prompts)
             pools = self._pools[use] = StreamPools(
                 lambda groups: StreamPool(
                     lambda streams: self._model.open_streams(streams, self.context_tokens, lanes),
@@ -313,8 +347,11 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def _step_one_by_one(self) -> None:
         """Take each prompt's steps in calls of its own from now on, and free the groups that shared them."""
         self._decode_batch = 1
-        if Use.STEPS in self._pools:
-            self._pools.pop(Use.STEPS).close()
+        self._close_pools(Use.STEPS)
+
+    def _close_pools(self, use: Use) -> None:
+        if use in self._pools:
+            self._pools.pop(use).close()
 
 
 class StreamBlock:
