@@ -196,7 +196,7 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     if Path(FILE_NAME).exists() and not force:
         raise click.UsageError(f"{FILE_NAME} exists: --force replaces it")
     columns = columns_of_file(file)
-    _check_names(file, given["model"])
+    _check_given(file, given)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError(
             "there is no terminal to ask on: give --yes, and --texts-are, --epsilon and --model"
@@ -551,12 +551,15 @@ def _known_model(model: str) -> str:
     raise click.UsageError(f"no model {model!r}: name a GGUF file, {', '.join(DOWNLOADS)} or {PACKAGED}")
 
 
-def _check_names(file: str, model: str | None) -> None:
-    """Refuse what no project file can hold, and what is no model's name."""
+def _check_given(file: str, given: Mapping[str, Any]) -> None:
+    """Refuse what no project file can hold, what is no model's name, and what is no epsilon."""
+    model, epsilon = given["model"], given["epsilon"]
     if re.search(r"[\udc80-\udcff]", f"{file} {model}"):
         raise click.UsageError(f"a file's name is not UTF-8, as {FILE_NAME} is: rename it")
     if model is not None:
         _known_model(model)
+    if epsilon is not None and not epsilon > 0:
+        _above_zero(str(epsilon))
 
 
 def _fetched(model: str, *, yes: bool) -> bool:
@@ -668,7 +671,7 @@ def _content(file: str, labels: list[str], given: Mapping[str, Any], meanings: M
         *(f"{_toml(label)} = {_toml(meaning)}" for label, meaning in descriptions.items()),
     ]
     written["meanings"] = "\n".join(lines if meanings else [f"# {line}" for line in lines])
-    written["epsilon"] = str(given["epsilon"])  # TOML has inf and nan, which are refused by their line
+    written["epsilon"] = str(given["epsilon"])
     optional = (
         ("unit", NONE, '"customer_id"'),
         ("model", PACKAGED, '"model.gguf"'),

@@ -237,8 +237,8 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(command: Run) -> None:
         ("body topic", "--yes --unit whose", "no column 'whose': --unit names one"),
         ("body topic", "--yes --unit none --text swordfish", "no column 'swordfish'"),
         ("body topic", "", "give --yes"),
-        ("body topic", "--yes --unit none --epsilon 0", "'epsilon': epsilon must be a positive number"),
-        ("body topic", "--yes --unit none --epsilon nan", "'epsilon': epsilon must be a positive number"),
+        ("body topic", "--yes --unit none --epsilon 0", "epsilon is a number above 0"),
+        ("body topic", "--yes --unit none --epsilon nan", "epsilon is a number above 0"),
         ("body topic", "--yes --unit none --epsilon inf", "a ledger counts nothing at epsilon = inf"),
         (
             "body topic",
