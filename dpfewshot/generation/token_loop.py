@@ -60,8 +60,7 @@ class TokenLoop(PublicLoop):
         left = max_tokens - len(released)
         left += draft.written_left(left)  # names are appended and never drawn, and so is what a schema forces
         with closing_block(self.backend, prompts.prefix, [suffix], left, public=True) as public:
-            with failing_as_backend():
-                self.backend.prepare(request.reservation.tokens_per_draw)
+            self._prepare(max_tokens - len(released), request.reservation.tokens_per_draw)
             while len(released) < max_tokens:
                 public_row = answer_without_records(public)  # finds a dead server before anything is charged
                 units.check()  # finds a changed file, likewise
@@ -90,6 +89,12 @@ class TokenLoop(PublicLoop):
                         continued = [public, private] if step + 1 < length else [public]
                         for block, token in product(continued, following):
                             block.append(token)
+
+    def _prepare(self, tokens: int, per_draw: int) -> None:
+        """Prepare for the draws that so many tokens need, of which the last may have fewer."""
+        with failing_as_backend():
+            for length in {min(per_draw, tokens), tokens % per_draw} - {0}:
+                self.backend.prepare(length)
 
     def _check_invariance(self) -> None:
         if self.certified and not states_invariance(self.backend):

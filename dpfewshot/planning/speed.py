@@ -49,7 +49,7 @@ def estimated_seconds(
     kept = most if backend.kept_prompts is None else backend.kept_prompts
     probe.answered(1, 1)  # evaluates the prefix, and allocates memory
     if kept and tokens > 1:
-        replace(probe, seconds=0.0).step(1, 1, public=counts_words)  # likewise
+        replace(probe, seconds=0.0).step(1, 1, public=counts_words or tokens == draws)  # likewise
         whole = probe.first(opening + len(prefix) * counts_words, 1)
         # candidates follow one prompt, so that only their own tokens are measured
         each, length = (CANDIDATES, 1) if counts_words else (1, opening)

@@ -127,6 +127,54 @@ def test_public_prompts_and_steps_one_by_one_need_no_trial(cache, trials, small)
     assert not cache.exists()
 
 
+@pytest.mark.usefixtures("cache")
+def test_after_an_interrupt_steps_are_checked_again(trials, small, monkeypatch):
+    """While the check runs, and while the streams of a check that failed are freed."""
+    monkeypatch.setattr(KVStreams, "step", off_by_one_unit(by_company))
+    interrupts = iter((True, False, True, False, False))
+    check, free = LlamaCpp._check_steps, KVStreams.close
+
+    def interrupted(function):
+        def run(*given):
+            if next(interrupts, False):
+                raise KeyboardInterrupt
+            return function(*given)
+
+        return run
+
+    monkeypatch.setattr(LlamaCpp, "_check_steps", interrupted(check))
+    monkeypatch.setattr(KVStreams, "close", interrupted(free))
+    with LlamaCpp(small, **SETTINGS) as loaded:
+        for expected in (0, 1):
+            with pytest.raises(KeyboardInterrupt), pytest.warns(RuntimeWarning, match="one by one"):
+                take_steps(loaded)
+            assert len(trials) == expected
+        with pytest.warns(RuntimeWarning, match="one by one"):
+            take_steps(loaded)
+        assert inside.decode_batch(loaded) == 1
+
+
+@pytest.mark.usefixtures("cache")
+def test_public_blocks_go_on_while_others_are_checked(small, monkeypatch):
+    checking, checked = threading.Event(), threading.Event()
+
+    def check(_):
+        checking.set()
+        return checked.wait(60)
+
+    monkeypatch.setattr(LlamaCpp, "_check_steps", check)
+    with LlamaCpp(small, **SETTINGS) as loaded, closing(loaded.open_block([5], [[1], [2]], 3, public=True)):
+        thread = threading.Thread(target=take_steps, args=(loaded,))
+        thread.start()
+        assert checking.wait(60)
+        for prompts, tokens in (([[1]], 1), ([[1]], 2), ([[1], [2]], 2)):
+            with closing(loaded.open_block([5], prompts, tokens, public=True)) as block:
+                block.next_token_logprobs()
+        assert thread.is_alive()
+        checked.set()
+        thread.join()
+
+
 FIXTURES = (backend, prefix, short_prompts, small, suffixes)
 LANES = {"context_tokens": 256, "kept_prompts": 7, "decode_batch": 8, "threads": 2, "weights": "file"}
 EXTEND = KVStreams.extend

@@ -287,6 +287,8 @@ def test_a_forked_child_is_refused(backend):
     def refused():
         with pytest.raises(BackendError, match="another process"):
             backend.next_token_logprobs([[1]])
+        with pytest.raises(BackendError, match="another process"):
+            backend.prepare(1)
         return True
 
     assert true_in_child(refused)

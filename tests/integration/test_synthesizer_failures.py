@@ -43,14 +43,21 @@ def test_a_server_that_is_dead_from_the_start_costs_nothing(tmp_path: Path) -> N
 
 
 class Full(Sentence):
-    """Has room for public prompts alone."""
+    """Has room for some blocks alone."""
+
+    def __init__(self, room: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.room = room
 
     def prepare(self, tokens: int) -> None:
-        raise dpf.BackendError(f"no room for blocks of {tokens} tokens: lower kept_prompts")
+        if not self.room(tokens):
+            raise dpf.BackendError(f"no room for blocks of {tokens} tokens: lower kept_prompts")
 
 
-def test_a_model_without_room_for_private_prompts_costs_nothing() -> None:
-    made = synthesizer(Full())
+@pytest.mark.parametrize("room", [lambda tokens: tokens == 1, lambda tokens: tokens > 1])
+def test_a_model_without_room_for_private_prompts_costs_nothing(room: Callable[[int], bool]) -> None:
+    """The last draw is of one token, which takes other streams."""
+    made = synthesizer(Full(room), max_tokens=7, tokens_per_draw=3)
     with pytest.raises(dpf.BackendError, match="lower kept_prompts"):
         made.generate("refund")
     assert made.spent == dpf.PrivacySpend(0.0, 0.0)

@@ -15,7 +15,7 @@ from dpfewshot.backends import conformance, machine
 from dpfewshot.backends.llama_cpp.files import check_file, local_file, shards_of
 from dpfewshot.backends.llama_cpp.library import load_library
 from dpfewshot.backends.llama_cpp.model import FILE, LlamaModel
-from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, Use, check_settings
+from dpfewshot.backends.streams.backend import STRIDE, StreamBackend, Unchecked, Use, check_settings
 from dpfewshot.backends.streams.threads import lanes_of
 from dpfewshot.errors import BackendError
 from dpfewshot.values import counted
@@ -73,9 +73,10 @@ class LlamaCpp(StreamBackend[LlamaModel]):
         batch_invariant: True on the CPU, see above. On a GPU, whether the conformance checks passed for the
             way prompts are evaluated here.
 
-    Memory: `kept_prompts` + 25 streams of `context_tokens`, rounded up to 256, and 5 for each of several
-    lanes, times the model's bytes per token. It is allocated for the checks, and when a block is opened.
-    SmolLM2-135M needs 23 kB per token: 1.2 GB by default, 0.7 GB at `context_tokens=256, kept_prompts=90`.
+    Memory: streams of `context_tokens`, rounded up to 256, times the model's bytes per token: 11 for public
+    prompts, 54 more where several take steps, `kept_prompts` + 27 for private ones that do, and 7 for each of
+    several lanes, allocated when such a block is opened. SmolLM2-135M needs 23 kB per token: by default
+    0.8 GB for texts from a word histogram, 1.5 GB for private prompts.
 
     Loading silences llama.cpp's own log for the whole process. One call computes at a time; threads wait.
 
@@ -147,8 +148,8 @@ class LlamaCpp(StreamBackend[LlamaModel]):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._lanes = 1
             self._close_pools(use)
+            self._lanes = 1
 
     def _step_one_by_one(self) -> None:
         """Take each prompt's steps in calls of its own from now on, and say so."""
@@ -172,10 +173,11 @@ class LlamaCpp(StreamBackend[LlamaModel]):
             self._random_prompts("whole", range(first, first + WHOLE_PROMPTS * STRIDE, STRIDE))
             for first in (1, longer)
         )
-        alone = np.concatenate([self.next_token_logprobs([prompt]) for prompt in usual])
-        together = self.next_token_logprobs(usual * TURNS)
+        asked = Unchecked(self)
+        alone = np.concatenate([asked.next_token_logprobs([prompt]) for prompt in usual])
+        together = asked.next_token_logprobs(usual * TURNS)
         same = together.tobytes() == np.tile(alone, (TURNS, 1)).tobytes()
-        return same and conformance.check_batch_invariance(self, short).passed
+        return same and conformance.check_batch_invariance(asked, short).passed
 
     def _passes(self, name: str, check: Callable[[], bool]) -> bool:
         """Return the cached verdict of a check, or run the check and cache the verdict."""

@@ -31,6 +31,9 @@ from dpfewshot.runtime.forking import start_afresh_in_children
 PUBLIC_PROMPTS = 4
 """How many public prompts keep their streams; further ones are evaluated afresh for every token."""
 
+PUBLIC_STEPPING = 30
+"""How many public prompts that take steps keep theirs: a classifier asks for so many at once."""
+
 LONGEST, STRIDE = 5, 3
 """Tokens of the longest suffix when steps are checked, and how far neighbours differ in length.
 
@@ -52,9 +55,9 @@ class Use(Enum):
     STEPS = "private prompts that take steps"
 
     @property
-    def takes_steps(self) -> bool:
-        """Whether several prompts continue together."""
-        return self in {Use.PUBLIC_STEPS, Use.STEPS}
+    def is_public(self) -> bool:
+        """Whether answers may depend on other prompts."""
+        return self in {Use.PUBLIC, Use.PUBLIC_STEPS}
 
 
 class StreamModel(Protocol):
@@ -117,7 +120,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         self._pools: dict[Use, StreamPools] = {}
         self._checked: set[Use] = set()
         self._checking = threading.RLock()  # not the backend's: other threads' blocks go on meanwhile
-        self._turns = Turns()
+        self._turns = {Use.PUBLIC_STEPS: Turns(), Use.STEPS: Turns()}
         self._close = weakref.finalize(self, _free, self._pools, model)
         start_afresh_in_children(self)
         try:
@@ -160,6 +163,13 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         with closing(self.open_block((), prompts, 1)) as block:
             return block.next_token_logprobs(support)
 
+    def prepare(self, tokens: int) -> None:
+        """Open the streams of private blocks of so many tokens, checked; see `LogprobBackend.prepare`."""
+        use = self._use(0, tokens, public=False)
+        self._check_before(use)
+        with self._guard():
+            self._streams(use)
+
     def open_block(
         self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
     ) -> StreamBlock:
@@ -171,6 +181,13 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         prompt that begins with the whole of an earlier one continues it. One of several tokens takes steps
         without dummies, in which the last bits of an answer may depend on the other prompts.
         """
+        self._check_before(self._use(len(suffixes), tokens, public=public))
+        return self.open_unchecked(prefix, suffixes, tokens, public=public)
+
+    def open_unchecked(
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+    ) -> StreamBlock:
+        """Open a block of prompts of a kind that is checked, or for its check."""
         with self._guard():
             start = prefix if self._model.bos is None else (self._model.bos, *prefix)
             if tokens < 1:
@@ -181,9 +198,9 @@ class StreamBackend(LogprobBackend, Generic[Model]):
                     f"in context_tokens={self.context_tokens}, or the prefix holds an invalid token id"
                 )
         use = self._use(len(suffixes), tokens, public=public)
-        self._check_before(use)
         room = self.context_tokens - len(start) - (tokens - 1)
-        turn = self._turns.take() if use.takes_steps else Turn(self._turns)
+        turns = self._turns.get(use)
+        turn = Turn(self._turns[Use.STEPS]) if turns is None else turns.take()
         try:
             with self._guard():
                 return StreamBlock(
@@ -200,13 +217,6 @@ class StreamBackend(LogprobBackend, Generic[Model]):
             turn.end()
             raise
 
-    def prepare(self, tokens: int) -> None:
-        """Open the streams of private blocks of so many tokens, checked; see `LogprobBackend.prepare`."""
-        use = self._use(0, tokens, public=False)
-        self._check_before(use)
-        with self._guard():
-            self._streams(use)
-
     def close(self) -> None:
         """Free the model and its caches. A second call does nothing.
 
@@ -222,6 +232,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
     def after_fork(self) -> None:
         """Refuse all calls, and free nothing: the child shares its parent's library state."""
         self._forked = True
+        self._checking = threading.RLock()
         self._close.detach()
 
     def _free_if_idle(self) -> None:
@@ -277,16 +288,13 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         return Use.PUBLIC if public or self._lanes == 1 else Use.WHOLE
 
     def _check_before(self, use: Use) -> None:
-        """Check how a kind of prompts is evaluated, before the first; those of the check come here, too."""
+        """Check how a kind of private prompts is evaluated, before the first of them."""
+        if use.is_public or use in self._checked:
+            return
         with self._checking:
-            if use in self._checked:
-                return
-            self._checked.add(use)
-            try:
+            if use not in self._checked:
                 self._check_use(use)
-            except BaseException:
-                self._checked.discard(use)
-                raise
+                self._checked.add(use)  # last: after an interrupt it is checked again
 
     def _check_use(self, use: Use) -> None:
         """Check what only some kinds of prompts need, which takes a while. Overridden where there is some."""
@@ -297,9 +305,14 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         if pools is None or pools.failed:
             if pools is not None:
                 pools.close()
-            size = self._decode_batch if use.takes_steps else 1
+            size = self._decode_batch if use in self._turns else 1
             lanes = self._lanes if use is Use.WHOLE else 1
-            kept = {Use.PUBLIC: PUBLIC_PROMPTS, Use.WHOLE: 0}.get(use, self.kept_prompts)
+            kept = {
+                Use.PUBLIC: PUBLIC_PROMPTS,
+                Use.PUBLIC_STEPS: min(PUBLIC_STEPPING, self.kept_prompts),
+                Use.WHOLE: 0,
+                Use.STEPS: self.kept_prompts,
+            }[use]
             pools = self._pools[use] = StreamPools(
                 lambda groups: StreamPool(
                     lambda streams: self._model.open_streams(streams, self.context_tokens, lanes),
@@ -328,7 +341,8 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         """Compare prompts' bits in a step of a generation, which they fill, with those in other streams."""
         prefix, suffixes, tokens = self._prompts_of_steps()
         tokens = tokens[:released]
-        return conformance.check_block_invariance(self, prefix, suffixes, tokens, support=()).passed
+        asked = Unchecked(self)
+        return conformance.check_block_invariance(asked, prefix, suffixes, tokens, support=()).passed
 
     def _prompts_of_steps(self) -> tuple[list[int], list[list[int]], list[int]]:
         """Return a prefix, suffixes that fill one step, and released tokens."""
@@ -346,12 +360,40 @@ class StreamBackend(LogprobBackend, Generic[Model]):
 
     def _step_one_by_one(self) -> None:
         """Take each prompt's steps in calls of its own from now on, and free the groups that shared them."""
+        self._close_pools(Use.STEPS)  # first: after an interrupt no group is left that shares steps
         self._decode_batch = 1
-        self._close_pools(Use.STEPS)
 
     def _close_pools(self, use: Use) -> None:
-        if use in self._pools:
-            self._pools.pop(use).close()
+        with self._guard():
+            if use in self._pools:
+                self._pools.pop(use).close()
+
+
+class Unchecked(LogprobBackend):
+    """A backend as the checks of its private prompts ask it: without being checked."""
+
+    def __init__(self, backend: StreamBackend[Model]) -> None:
+        self.vocabulary_size = backend.vocabulary_size
+        self._backend = backend
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of `text`; see `StreamBackend`."""
+        return self._backend.tokenize(text)
+
+    def detokenize(self, tokens: Tokens) -> str:
+        """Return the text of `tokens`; see `StreamBackend`."""
+        return self._backend.detokenize(tokens)
+
+    def next_token_logprobs(self, prompts: Sequence[Tokens], support: Tokens | None = None) -> Logprobs:
+        """Return the log-probabilities of each prompt's next token; see `StreamBackend`."""
+        with closing(self.open_block((), prompts, 1)) as block:
+            return block.next_token_logprobs(support)
+
+    def open_block(
+        self, prefix: Tokens, suffixes: Sequence[Tokens], tokens: int, *, public: bool = False
+    ) -> StreamBlock:
+        """Open a block; see `StreamBackend`."""
+        return self._backend.open_unchecked(prefix, suffixes, tokens, public=public)
 
 
 class StreamBlock:

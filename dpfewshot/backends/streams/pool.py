@@ -10,7 +10,6 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dpfewshot.backends.protocol import Tokens
-from dpfewshot.errors import BackendError
 
 Logits: TypeAlias = Any
 """Unnormalised log-probabilities of the next token, shape (V,): an array or a tensor, which may be a view
@@ -262,7 +261,7 @@ class StreamPools:
         try:
             for _ in range(count):
                 self._pools.append(open_pool(-(-groups // count)))
-        except BackendError:
+        except BaseException:
             self.close()
             raise
         self.lanes = self._pools[:lanes]
