@@ -132,18 +132,17 @@ def test_after_an_interrupt_steps_are_checked_again(trials, small, monkeypatch):
     """While the check runs, and while the streams of a check that failed are freed."""
     monkeypatch.setattr(KVStreams, "step", off_by_one_unit(by_company))
     interrupts = iter((True, False, True, False, False))
-    check, free = LlamaCpp._check_steps, KVStreams.close
 
     def interrupted(function):
-        def run(*given):
+        def run(*given, **named):
             if next(interrupts, False):
                 raise KeyboardInterrupt
-            return function(*given)
+            return function(*given, **named)
 
         return run
 
-    monkeypatch.setattr(LlamaCpp, "_check_steps", interrupted(check))
-    monkeypatch.setattr(KVStreams, "close", interrupted(free))
+    for owner, name in ((conformance, "check_block_invariance"), (KVStreams, "close")):
+        monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
     with LlamaCpp(small, **SETTINGS) as loaded:
         for expected in (0, 1):
             with pytest.raises(KeyboardInterrupt), pytest.warns(RuntimeWarning, match="one by one"):
