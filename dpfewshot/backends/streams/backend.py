@@ -54,11 +54,6 @@ class Use(Enum):
     WHOLE = "private prompts of one token"
     STEPS = "private prompts that take steps"
 
-    @property
-    def is_public(self) -> bool:
-        """Whether answers may depend on other prompts."""
-        return self in {Use.PUBLIC, Use.PUBLIC_STEPS}
-
 
 class StreamModel(Protocol):
     """A loaded model and its tokenizer; what is not described here is as of `LogprobBackend`.
@@ -118,7 +113,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
         self._calls = 0
         self._closing = False
         self._pools: dict[Use, StreamPools] = {}
-        self._checked: set[Use] = set()
+        self._checked = {Use.PUBLIC, Use.PUBLIC_STEPS}  # which need no check
         self._checking = threading.RLock()  # not the backend's: other threads' blocks go on meanwhile
         self._turns = {Use.PUBLIC_STEPS: Turns(), Use.STEPS: Turns()}
         self._close = weakref.finalize(self, _free, self._pools, model)
@@ -289,7 +284,7 @@ class StreamBackend(LogprobBackend, Generic[Model]):
 
     def _check_before(self, use: Use) -> None:
         """Check how a kind of private prompts is evaluated, before the first of them."""
-        if use.is_public or use in self._checked:
+        if use in self._checked:
             return
         with self._checking:
             if use not in self._checked:
