@@ -17,6 +17,7 @@ from typing import Final
 import click
 
 from dpfewshot import __version__
+from dpfewshot.cli.printing import say
 from dpfewshot.errors import BudgetExceeded, DPFewShotError
 
 BAD_INPUT: Final = 2
@@ -146,5 +147,5 @@ def _unforeseen(error: Exception) -> str:
 
 def _fail(message: str, status: int) -> int:
     with suppress(OSError):  # where nobody reads it, the status remains
-        click.echo("dpfewshot: " + " ".join(message.split()), err=True)
+        say("dpfewshot: " + " ".join(message.split()), err=True)
     return status

@@ -18,7 +18,7 @@ from dpfewshot import __version__
 from dpfewshot.backends import downloads
 from dpfewshot.cli.models import HUGGING_FACE, LLAMA_CPP, Model, open_backend
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import quiet_option, stages
+from dpfewshot.cli.printing import quiet_option, say, stages
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import INSTALL, DPFewShotError
 from dpfewshot.values import Demonstration, PrivacyBudget, spend_text
@@ -212,7 +212,7 @@ def demo(*, project: Project, as_json: bool) -> None:
         click.echo(synthesizer.describe() + "\n")
     tell("generating")
     demonstrations = synthesizer.generate_all(
-        on_demonstration=None if as_json else lambda one: click.echo(f"[{one.label}] {one.text}\n")
+        on_demonstration=None if as_json else lambda one: say(f"[{one.label}] {one.text}\n")
     )
     spent = synthesizer.spent
     if as_json:

@@ -20,7 +20,7 @@ from dpfewshot.cli.ledger import unfinished_runs
 from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line
-from dpfewshot.cli.printing import quiet_option, stages, warn, wrapped
+from dpfewshot.cli.printing import quiet_option, say, stages, warn, wrapped
 from dpfewshot.cli.project import GENERATION, Project
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
@@ -304,7 +304,7 @@ def _release(
             released += 1
             lines.write(one, again=bool(resume))
             if lines.output is not None and one.certified and sys.stdout.isatty():  # no log that is kept
-                click.echo(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
+                say(f"[{on_one_line(one.label)}] {on_one_line(one.text)}")
             if not sys.stderr.isatty():  # which has a bar
                 tell(f"generated {released} of {planned}: {on_one_line(one.label)}")
             if interrupted() and released < planned:

@@ -16,7 +16,7 @@ from dpfewshot.account.history import CANCEL, RESERVE, SETTLE
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import FAILED, Decorator, aligned, warn
+from dpfewshot.cli.printing import FAILED, Decorator, aligned, say, warn
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import DPFewShotError, LedgerError
 from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line, percent_text
@@ -180,9 +180,7 @@ def verify_account(*, project: Project, head: str | None, as_json: bool) -> None
         click.echo(json.dumps({**document, "problems": list(found.problems)}))
     elif found.ok:
         contains = "" if head is None else f", the history contains {head}"
-        click.echo(
-            f"{on_one_line(dataset)}: {found.events} events agree, chain tip {found.chain_tip}{contains}"
-        )
+        say(f"{on_one_line(dataset)}: {found.events} events agree, chain tip {found.chain_tip}{contains}")
     if not found.ok:
         raise LedgerError(f"the account of {dataset!r} cannot be trusted: {'; '.join(found.problems)}")
 
@@ -247,7 +245,7 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
         further = {"rule": account.rule, "plans_left": account.plans_left, "chain_tip": account.chain_tip}
         click.echo(json.dumps({**summary, **further}))
         return
-    click.echo(
+    say(
         f"{on_one_line(str(account.dataset))}: budget {_exactly(summary['budget'])}, "
         f"spent {_exactly(summary['spent'])}, {counted(summary['entries'], 'entry')}, "
         f"{_holds_for(account)}, rule {account.rule}, chain tip {account.chain_tip}"
@@ -266,10 +264,10 @@ def _print_summary(account: Account, *, as_json: bool) -> None:
     ]
     click.echo("\n".join(f"  {line}" for line in aligned([columns, *rows])))
     if account.parallel and len(strata) > 1 and None not in [one["scope"] for one in strata]:
-        click.echo("  each stratum has other records: the account counts the largest of them, not the sum")
+        say("  each stratum has other records: the account counts the largest of them, not the sum")
     unfinished = sorted({on_one_line(scope_text(row["scope"])) for row in unfinished_runs(account)})
     if unfinished:
-        click.echo(
+        say(
             f"  unfinished, or still running: {'; '.join(unfinished)}; generate --resume continues, and pays "
             "for labels that have not begun; a run that is left costs nothing more"
         )
@@ -331,7 +329,7 @@ def verify(*, file: str, project: Project, details: bool, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps({**document, "does_not_show": LIMITS}))
     else:
-        click.echo("\n".join(_verdict(document, details=details)))
+        say("\n".join(_verdict(document, details=details)))
     if not checked.verified:
         raise click.exceptions.Exit(FAILED)
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfewshot.backends import Scripted
+from dpfewshot.cli.application import run
 from dpfewshot.cli.generate import generate
 from dpfewshot.cli.options import Key
 from dpfewshot.cli.plan import in_detail, plan
@@ -42,6 +43,8 @@ def test_a_terminal_breaks_no_word(
     assert told[:2] == ["plan", "      cost: epsilon limits-what epsilon"]
     assert all(one.startswith(" " * 8) and len(one) < 40 for one in told[2:])
     assert " ".join(told).split() == f"plan {line}".split()
+    assert run(["plan", "--epsilon", "nought"]) == 2
+    assert max(map(len, capsys.readouterr().err.splitlines())) < 40
 
 
 def in_python(said: str) -> list[str]:
