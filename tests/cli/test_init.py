@@ -734,6 +734,16 @@ def test_every_command_runs_without_options(made: Run) -> None:
     assert (status, "does not fit the budget of the account 'tickets'" in err) == (3, True)
 
 
+def test_the_text_of_a_prompt_is_no_line_of_the_project_file(made: Run) -> None:
+    edit(demonstrations='demonstrations = "free.jsonl"')
+    assert made("plan", "--output", "free.jsonl")[0] == 0
+    for words, says in (((), "Missing argument 'TEXT'"), (("",), "TEXT is empty"), ((" ",), "TEXT is empty")):
+        status, out, err = made("prompt", *words)
+        assert (status, out, says in err) == (2, "", True), err
+    assert "`prompt` does not use it" in made("prompt", "late", "--set", "text=early")[2]
+    assert made("prompt", "late")[1].endswith("\n\nMessage: late\nTopic:\n")
+
+
 def test_a_plan_shows_a_text_of_each_subject_without_records(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
