@@ -108,6 +108,7 @@ def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
     set_up = synthesizer.set_up
     settings = set_up.plan.settings
     with write_errors(output), Path(output).open("x", encoding="utf-8") as file:
+        yield _heading(set_up)
         for label in set_up.plan.labels:
             said: list[str] = []
             for _ in range(settings.shots_per_label if set_up.mechanism.draws_once else 1):
@@ -120,6 +121,12 @@ def _into_file(output: str, synthesizer: Synthesizer) -> Iterator[str]:
         f"      {on_one_line(output)} has them, at epsilon 0. If they will do, spend nothing: "
         f'dpfewshot prompt --demonstrations {on_one_line(output)} "a new text"'
     )
+
+
+def _heading(set_up: SetUp, some: str = "") -> str:
+    """What stands above texts without records; `some` says of how many labels, if not of all."""
+    whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
+    return f"      without your data, {whose} writes{some}:"
 
 
 def _shown(set_up: SetUp, label: str, said: list[str]) -> str:
@@ -141,8 +148,7 @@ def _without_records(synthesizer: Synthesizer, shown: list[str]) -> Iterator[str
         tokens, tried = set_up.plan.settings.max_tokens, 1
     shots = set_up.plan.settings.shots_per_label
     some = f", for {tried} of {len(labels)} labels" if tried < len(labels) else ""
-    whose = "at no cost, the model" if set_up.text_writer is None else "the text writer"
-    yield f"      without your data, {whose} writes{some}:"
+    yield _heading(set_up, some)
     try:
         for label in labels[:tried]:
             said: list[str] = []
@@ -259,7 +265,7 @@ def _next(plan: GenerationPlan, *, pays: bool, shown: bool) -> str:
     if epsilon_warnings(plan):
         return f"next: dpfewshot plan with a smaller --epsilon; if so little protection is meant, {generate}"
     if not shown:
-        return f"next: {'else ' * bool(context.params['output'])}{generate}"
+        return f"next{', if they will not do' * bool(context.params['output'])}: {generate}"
     if noisy := [on_one_line(one.scope or "") for one in noisy_strata(plan)]:
         which = "any label" if len(noisy) == len(plan.strata) else ", ".join(noisy)
         return (

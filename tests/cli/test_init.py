@@ -909,7 +909,9 @@ def test_a_plan_names_the_labels_whose_texts_read_badly(made: Run) -> None:
         "next: dpfewshot plan --output FILE if texts like these will do, which is free; else dpfewshot plan "
         "for all labels, or dpfewshot generate with --label for these alone\n"
     )
-    assert made("plan", "--output", "free.jsonl")[1].endswith("\nnext: else dpfewshot generate\n")
+    out = made("plan", "--output", "free.jsonl")[1]
+    assert out.endswith("\nnext, if they will not do: dpfewshot generate\n")
+    assert "\n      without your data, at no cost, the model writes:\n        Account: " in out
 
 
 def test_a_command_takes_the_files_alone_that_it_names(made: Run) -> None:
