@@ -23,7 +23,7 @@ from dpfewshot.account.names import dataset_name
 from dpfewshot.backends.downloads import DOWNLOADS, RECOMMENDED, advice, downloaded, fetch, recommended
 from dpfewshot.cli.models import PACKAGED
 from dpfewshot.cli.printing import json_option, say, warn, wrapped
-from dpfewshot.cli.project import HOLDOUT, Project
+from dpfewshot.cli.project import HOLDOUT, Data, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
@@ -189,7 +189,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
       dpfewshot init tickets.csv --texts-are "a message that a customer sends to support" \\
         --example "Hi, my parcel came with a broken lamp. Can you send another one?" --yes
     """
-    from dpfewshot.records import read_records
     from dpfewshot.records.reading import columns_of_file
     from dpfewshot.records.units import units_by_label
 
@@ -204,10 +203,12 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
     _name_columns(file, columns, given, yes=yes)
     unit = None if given["unit"] == NONE else given["unit"]
     noun = unit_noun(unit)
-    records = read_records(file, text=given["text"], label=given["label_column"], unit=unit)
+    data = Data(records=file, text=given["text"], label_column=given["label_column"], unit=unit)
+    records = data.read()
     sizes = {label: len(units) for label, units in units_by_label(records).items()}
     _warn_of_units(given, columns, records, sizes)
-    labels = _labels(file, given, columns, sizes, confirmed=not yes)
+    labels = _labels(file, given, columns, sizes)
+    _check_labels(data, records, sizes, confirmed=not yes)
     question = f"{_counted(sizes, noun)}\nMay everybody know these names?"
     if not yes and not click.confirm(wrapped(question, err=True), default=None, err=True):
         raise InvalidRecords(
@@ -586,21 +587,12 @@ def _counted(sizes: Mapping[str, int], noun: str) -> str:
 
 
 def _labels(
-    file: str,
-    given: Mapping[str, Any],
-    columns: Mapping[str, bool],
-    sizes: Mapping[str, int],
-    *,
-    confirmed: bool,
+    file: str, given: Mapping[str, Any], columns: Mapping[str, bool], sizes: Mapping[str, int]
 ) -> list[str]:
-    """The labels that units count for, sorted. Refuses those that may tell of records.
-
-    Without somebody to confirm them, each must have `_COMMON` units: a rare one may be a text that slipped
-    into the wrong column, and the label of a unit's records alone is private.
-    """
+    """The labels that units count for, sorted. Refuses a column of them that may tell of records."""
     from dpfewshot.records.reading import FEW, repeat
 
-    labels, people = list(sizes), plural(unit_noun(None if given["unit"] == NONE else given["unit"]))
+    labels = list(sizes)
     few_texts = columns.get(given["text"], False)
     if given["label_column"] in {given["text"], given["unit"]}:
         raise InvalidRecords(f"{file}: the label and the text or the unit have one column: name another")
@@ -616,16 +608,31 @@ def _labels(
             f"{file}: the column of the text repeats few values: is it the label's? "
             "Name that of the texts with --text"
         )
-    if any(on_one_line(label) != label for label in labels):
-        raise InvalidRecords(f"{file}: a label has characters that are not printable: rename it")
-    if not confirmed and min(sizes.values()) < _COMMON:
-        raise InvalidRecords(
-            f"{file}: a label has fewer than {_COMMON} {people} and may be a text in the wrong column, or "
-            "misspelt: run init on a terminal, without --yes, to see and confirm the labels"
-        )
     if len(labels) == 1:
         warn("there is one label alone: nothing can be classified")
     return labels
+
+
+def _check_labels(data: Data, records: Records, sizes: Mapping[str, int], *, confirmed: bool) -> None:
+    """Refuse labels that no project file can hold, or that may tell of records, by the first line of one.
+
+    Without somebody to confirm them, each must have `_COMMON` units: a rare one may be a text that slipped
+    into the wrong column, and the label of a unit's records alone is private. So no label is repeated.
+    """
+    rare = (
+        f"of fewer than {_COMMON} {plural(unit_noun(data.unit))}, which may be misspelt, or a text in the "
+        "wrong column: correct it, or run init on a terminal, without --yes, to see and confirm the labels"
+    )
+    faults = {label: rare for label, size in sizes.items() if size < _COMMON and not confirmed}
+    for label in sizes:
+        if not label.isprintable():
+            faults[label] = "with characters that are not printable: rename it"
+        elif on_one_line(label) != label:
+            faults[label] = "that begins or ends with a space, or has two in a row: correct it in every line"
+    with data.lines_named():
+        for number, record in enumerate(records, start=1):
+            if fault := faults.get(record.label):
+                raise InvalidRecords(f"record {number} has a label {fault}")
 
 
 def _noun(phrase: str) -> str | None:

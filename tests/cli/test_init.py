@@ -276,7 +276,23 @@ def test_a_label_that_cannot_be_printed_is_refused_before_questions(
     answers("\n\n\n")
     status, out, err = command("init", "odd.csv", "--unit", "none", *words)
     assert (status, out, "\x1b" in err) == (2, "", False)
-    assert "odd.csv: a label has characters that are not printable: rename it" in err
+    assert "odd.csv: line 3 has a label with characters that are not printable: rename it" in err
+
+
+@pytest.mark.parametrize("label", ["Roaming ", " Roaming", "Roaming  abroad"])
+@pytest.mark.parametrize("words", [("--yes",), ()])
+def test_spaces_that_nobody_sees_in_a_label_are_named_by_their_line(
+    command: Run, answers: Callable[[str], None], label: str, words: tuple[str, ...]
+) -> None:
+    rows = "".join(f"text {n},{('Refund', 'Roaming')[n % 2]}\n" for n in range(60))
+    Path("odd.csv").write_text(f'body,topic\n"two\nlines",Refund\n{rows}late,{label}\n')
+    answers("\n\n\n")
+    status, out, err = command("init", "odd.csv", "--unit", "none", *words)
+    assert (status, out, "Roaming" in err) == (2, "", False)
+    assert err.endswith(
+        "odd.csv: line 64 has a label that begins or ends with a space, or has two in a row: correct it in "
+        "every line\n"
+    )
 
 
 def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> None:
@@ -284,7 +300,10 @@ def test_a_text_in_the_wrong_column_does_not_become_a_label(command: Run) -> Non
     Path("slip.csv").write_text(f"body,topic\n{rows}x,SECRET John Doe\n")
     status, out, err = command("init", "slip.csv", "--unit", "none", "--yes")
     assert (status, out, Path(FILE_NAME).exists()) == (2, "", False)
-    assert "may be a text in the wrong column" in err
+    says = (
+        "slip.csv: line 62 has a label of fewer than 5 records, which may be misspelt, or a text in the wrong"
+    )
+    assert says in err
     assert "SECRET" not in err
 
 
@@ -468,7 +487,7 @@ def test_a_rare_label_of_units_is_refused_however_many_records_it_has(command: R
     rows_of_customers("".join(f"my illness {n},HIV,c{601 + n % 4}\n" for n in range(40)))
     status, out, err = command("init", "bank.csv", "--yes")
     assert (status, out, "HIV" in err) == (2, "", False)
-    assert "a label has fewer than 5 customers and may be a text in the wrong column, or misspelt: run" in err
+    assert "bank.csv: line 603 has a label of fewer than 5 customers, which may be misspelt, or a text" in err
 
 
 def test_a_column_of_the_text_that_is_a_labels_is_refused(command: Run) -> None:
