@@ -134,6 +134,12 @@ def in_words(spend: PrivacySpend) -> str:
     return f"epsilon={amount_text(spend.epsilon)}, delta={amount_text(spend.delta)}"
 
 
+def left_in_words(left: PrivacySpend) -> str:
+    """What is left, with ε rounded down: what the rounding of a plan leaves is nothing."""
+    left = PrivacySpend(math.floor(_decimal(left.epsilon) * 10**4) / 10**4, left.delta)
+    return in_words(left) if left.epsilon or left.delta else "nothing"
+
+
 def pure_cost(
     cost: Amount, rounds: int = 1, sampling_rate: Fraction = Fraction(1), rate: Fraction | None = None
 ) -> Amount | EventCost:

@@ -32,8 +32,9 @@ from dpfewshot.account.amounts import (
     Cost,
     EventCost,
     in_words,
+    left_in_words,
 )
-from dpfewshot.account.scopes import are_apart, check_partition, stratum_of, total_over_scopes, unspent_of
+from dpfewshot.account.scopes import are_apart, check_partition, stratum_of, total_over_scopes
 from dpfewshot.errors import BudgetExceeded, InvalidPlan
 from dpfewshot.values import amount_text
 
@@ -347,7 +348,7 @@ class Standing:
         refusal = BudgetExceeded(
             f"the plan needs {in_words(asked)}, and does not fit: {in_words(self.spent.as_spend())} of the "
             f"budget {in_words(self.limit.as_remainder())} is spent, which leaves a plan over "
-            f"{stratum_of(scope)} {in_words(left)}{self._renyi_refusal(entry)}{self._by_stratum(entry)}"
+            f"{stratum_of(scope)} {left_in_words(left)}{self._renyi_refusal(entry)}{self._by_stratum(entry)}"
         )
         refusal.asked, refusal.remaining = (asked.epsilon, asked.delta), (left.epsilon, left.delta)
         refusal.remaining_by_scope = {each: (one.epsilon, one.delta) for each, one in by_scope.items()}
@@ -356,17 +357,15 @@ class Standing:
     def _by_stratum(self, entry: Tally) -> str:
         """Which strata are exhausted for a plan and which are not, with what is left of them."""
         scopes = sorted(each for each in self.totals.sums if each is not None)
-        strata = {scope: stratum_of(scope) for scope in scopes}
-        if strata:
-            strata[unspent_of(next(iter(strata)))] = "any others"
         told: dict[bool, dict[Amount, list[str]]] = {False: {}, True: {}}
-        for scope, name in strata.items():
+        for scope in scopes:
             alike = told[self._fits_with(scope, self._sum(scope).plus(entry))]
-            alike.setdefault(self.left(scope), []).append(name)
+            alike.setdefault(self.left(scope), []).append(stratum_of(scope))
         text = ""
         for fits, word in ((False, "Exhausted for this plan"), (True, "Not exhausted")):
             groups = [
-                f"{_some(names)} ({in_words(left.as_remainder())} left)" for left, names in told[fits].items()
+                f"{_some(names)} ({left_in_words(left.as_remainder())} left)"
+                for left, names in told[fits].items()
             ]
             text += f". {word}: {'; '.join(groups)}" if groups else ""
         return text

@@ -97,12 +97,6 @@ def _place(scope: str) -> tuple[str, str, str, str]:
     return partition[: divided.start()], stratum, divided[2], divided[1]
 
 
-def unspent_of(scope: str) -> str:
-    """A scope of the same partition that no plan has: a stratum's name is never empty."""
-    partition = partition_of(scope)
-    return f"{partition}: " if partition else ""
-
-
 def are_apart(one: str | None, other: str | None) -> bool:
     """Whether no unit is in both scopes: different strata of one partition, or parts of one stratum."""
     if one is None or other is None:

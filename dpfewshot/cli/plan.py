@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
+from dpfewshot.account.amounts import left_in_words
 from dpfewshot.backends.downloads import advice
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import aligned, in_options, quiet_option, say, stages, warn
@@ -201,8 +202,9 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
         (in_all, left), pays = account.check(costs), True
     except BudgetExceeded:
         in_all, left, pays = None, account.remaining, False
-    verb = "is left then" if pays else "is left, too little for another plan"
-    told = f"{of}: epsilon {amount_text(left.epsilon)}, delta {amount_text(left.delta)} {verb}"
+    words = left_in_words(left).replace("=", " ")
+    verb = "is left then" if pays else "is left" + ", too little for another plan" * (words != "nothing")
+    told = f"{of}: {words} {verb}"
     if pays and left.epsilon < _NEXT_TO_NOTHING * budget.epsilon:
         told = all_of_it
     return told + _together(account.spent, in_all), pays

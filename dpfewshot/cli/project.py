@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from dpfewshot.account.amounts import Amount, in_words
+from dpfewshot.account.amounts import Amount, in_words, left_in_words
 from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.account.names import dataset_name
 from dpfewshot.account.rule import Admission
@@ -492,7 +492,7 @@ def refusals(account: Account, asked: PrivacySpend | None, *, by_stratum: bool) 
         message = (
             f"this does not fit the budget of the account {account.dataset!r}: "
             f"{' and '.join(short) or 'its Rényi rule has no room'}. It needs {in_words(needed)}, and "
-            f"{in_words(left)} is left"
+            f"{left_in_words(left)} is left"
         )
         strata = [
             stratum_of(scope)

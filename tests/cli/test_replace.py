@@ -110,7 +110,7 @@ def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) ->
         err.index("raised, at no cost") < err.index("A further run is refused") < err.index("change-budget")
     )
     planned = generated("plan")[1].splitlines()
-    assert [line for line in planned if line.endswith("is left, too little for another plan")]
+    assert "      account: tickets, of epsilon 2, delta 1e-05: nothing is left" in planned
     assert planned[-1].startswith("next: the budget pays for no other plan; generate --resume ")
     assert planned[-1].endswith(
         ", replace writes other texts of a finished one, or more once shots are raised, at no cost; plan "
