@@ -37,8 +37,9 @@ from dpfewshot.values import (
 )
 
 _ADDS: Final = (
-    "; it counts for the whole data set, since no plan with the same holdout came first: of a plan with "
-    "holdout 0, no unit is kept to choose by"
+    "; it adds to what the texts cost, since no records are kept for choosing: holdout is 0, or no plan with "
+    "the same holdout came first. Judge the texts by reading them, or raise the budget (dpfewshot ledger "
+    "change-budget). With holdout 0.2 from the first generate on, choosing costs nothing further"
 )
 
 
