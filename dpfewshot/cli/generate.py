@@ -171,18 +171,14 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
 
 def _confirm(synthesizer: Synthesizer) -> None:
     """Ask on a terminal whether to spend the budget, which nothing gives back; not with --quiet."""
-    plan, account = synthesizer.plan, synthesizer.account
+    plan = synthesizer.plan
     if plan.epsilon is None or click.get_current_context().params["quiet"]:
         return
     texts = counted(plan.demonstrations, "text")
     question = f"a spent budget does not come back: spend epsilon {epsilon_text(plan.epsilon)} on {texts}?"
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if at_terminal and not click.confirm(wrapped(question, err=True), default=False, err=True):
-        more = ""
-        if account is not None and account.durable:
-            most = amount_text(account.budget.epsilon)
-            more = f"; for more than the account's epsilon {most}, dpfewshot ledger change-budget"
-        raise click.Abort(f"nothing is spent{more}")
+        raise click.Abort("nothing is spent")
 
 
 def _tell_words(synthesizer: Synthesizer) -> None:
