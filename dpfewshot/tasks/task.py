@@ -148,6 +148,8 @@ class Task:
         required = [field.name for field in fields(cls) if field.default is MISSING]
         if "text_fields" not in settings:
             required.append("text_field")
+        if not settings.keys().isdisjoint({"task", "records", "budget"}):
+            raise InvalidTask(f"{path}: is a project file: dpf.load(...) reads it, and commands by --config")
         if unknown := sorted(set(settings) - known):
             raise InvalidTask(f"{path}: unknown key {unknown[0]!r}; a task has {', '.join(sorted(known))}")
         if missing := [key for key in required if key not in settings]:

@@ -163,6 +163,7 @@ def test_a_task_from_a_file(tmp_path: Path, encoding: str) -> None:
         (TOML.replace('["Glad", "Sad"]', '"Glad"'), "must be a list of strings, not str"),
         (TOML.replace('["Glad", "Sad"]', "[1, 2]"), "label 1 must be a string, not int"),
         ("", "the key 'name' is missing"),
+        (f"[records]\n[account]\n[task]\n{TOML}", "is a project file: dpf.load(...) reads it"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, trouble: str) -> None:
