@@ -17,7 +17,7 @@ import click
 
 from dpfewshot.account.amounts import Amount, in_words, left_in_words
 from dpfewshot.account.ledger import BudgetLedger
-from dpfewshot.account.names import dataset_name
+from dpfewshot.account.names import dataset_name, similar
 from dpfewshot.account.rule import Admission
 from dpfewshot.account.scopes import stratum_of
 from dpfewshot.cli.models import Model, open_backend, setting, workers_of
@@ -330,6 +330,17 @@ class Project:
         mechanism = self.settings.made_mechanism()
         return counts_words(self.task, self.expert_settings()) if mechanism is None else mechanism.draws_once
 
+    def check_labels(self) -> None:
+        """Refuse a label that the task lacks, and repeat it: somebody typed it, so it is no record's."""
+        for label in self.settings.labels:
+            try:
+                self.task.check_label(label)
+            except DPFewShotError as error:
+                close = similar(label, self.task.labels or ())
+                meant = f" (did you mean {close[0]!r}?)" if close else ""
+                error.args = (f"{label!r}{meant}: {error}",)
+                raise
+
     def expert_settings(self) -> Settings:
         """What only experts set."""
         from dpfewshot.planning.settings import Settings
@@ -443,6 +454,7 @@ class Project:
         from dpfewshot.sampling import partition_of_units
 
         options, settings, population = self.settings, self.expert_settings(), self.budget.population
+        self.check_labels()
         labels = planned_labels(task, options.labels or None)
         paper = options.preset or (TANG if options.accounting == "published" else None)
         if paper is not None:

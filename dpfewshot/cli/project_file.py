@@ -330,8 +330,7 @@ class _File:
                 f"must be {columns if task.text_fields else 'one column'}, as [task] says", "text"
             )
         with self._checks("settings", "labels"):
-            for label in project.settings.labels:
-                task.check_label(label)
+            project.check_labels()
         if population is not None:
             from dpfewshot.planning.population import check_population
 

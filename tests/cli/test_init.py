@@ -1064,7 +1064,11 @@ def test_the_repr_is_a_line_without_a_password(made: Run) -> None:
         ("delta", "delta = 1", "'delta': delta must lie between 0 and 1"),
         ("ledger", "", "'account': --account needs --ledger"),
         ("epsilon", "epsilon = inf", "'ledger': a ledger counts nothing at epsilon = inf"),
-        ("shots", 'labels = ["Refunds"]', "'labels': task 'tickets' has no such label"),
+        (
+            "shots",
+            'labels = ["Refunds"]',
+            "'labels': 'Refunds' (did you mean 'Refund'?): task 'tickets' has no such",
+        ),
         ("mechanism", 'mechanism = "oracle"', "'mechanism': 'oracle' is not one of"),
         ("mechanism", 'mechanism = "invisible-ink"\nclip = 3', "'clip': invisible-ink has no clip"),
         ("delta", "population = { Refund = 3 }", "'population': population"),

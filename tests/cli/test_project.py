@@ -65,7 +65,8 @@ PUBLIC_NUMBERS = ("--set=population.refund=200", "--set=population.delivery=50")
     [
         ((*GENERATE, *NOBODY), "has no account"),
         ((*CHOOSE, *NOBODY), "has no account"),
-        ((*GENERATE, "--label", "complaint"), "has no such label"),
+        ((*GENERATE, "--label", "complaint"), ": 'complaint': task "),
+        ((*GENERATE, "--label", "refnud"), "'refnud' (did you mean 'refund'?): task "),
         (("plan", *PLAN, "-M", "161"), "161 is above the population 160"),
         ((*GENERATE, "--set", "holdout=1"), "holdout must be"),
         ((*GENERATE, "--set", "tokens_per_draw=9"), "--set tokens_per_draw=9 is more than --max-tokens 5"),
