@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -19,7 +20,15 @@ from dpfewshot.prompts.few_shot import Text, labelling_instruction, prompt_forma
 from dpfewshot.runtime.files import once_each, read_text, write_whole
 from dpfewshot.tasks import Task
 from dpfewshot.tasks.layout import TextLayout, on_one_line
-from dpfewshot.values import Demonstration, PrivacySpend, amount_text, counted, delta_text, epsilon_text
+from dpfewshot.values import (
+    Demonstration,
+    PrivacySpend,
+    counted,
+    delta_text,
+    epsilon_text,
+    percent_text,
+    unit_noun,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -220,7 +229,7 @@ class Demonstrations(Sequence[Demonstration]):
     def to_folder(self, path: str | os.PathLike[str], *, title: str = "Demonstrations") -> None:
         """Write a data set for `datasets.load_dataset` and the Hugging Face hub: the lines, and a data card.
 
-        The card states ε, δ, neighbours, unit, mechanism, version and plan.
+        The card says what the guarantee means, and states ε, δ, neighbours, unit, mechanism and version.
 
         Args:
             path: a folder, made if it does not exist. Its README.md and demonstrations.jsonl are replaced.
@@ -359,15 +368,14 @@ configs:
 
 {guarantee}
 
-| demonstrations | ε | δ | neighbours | unit | mechanism | version | plan | written by | ledger |
-|---|---|---|---|---|---|---|---|---|---|
+| demonstrations | ε | δ | neighbours | unit | mechanism | version | written by | account |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 
-*ε* and *δ* are what the whole plan of these demonstrations reserved. *unit* is the column whose
-values are protected: all records with one value count as one. *plan* is the SHA-256 of the plan's
-public facts, which the ledger's entry has too: `dpfewshot verify` compares them. *written by* has
-the first digits of hashes of the model, its tokenizer and the public prompt; a server claims it.
-*ledger* is the account, and the random identifier of the plan in it.
+*ε* and *δ* are what the runs behind a row reserved; rows may share a run. *unit* is the column whose
+values are protected: all records with one value count as one. *written by* begins the hash of a model,
+or is a name that a server claims. Each line's `certificate` has the hashes of its plan, tokenizer and
+prompt: `dpfewshot verify` compares it with the ledger's account.
 """
 
 _NO_GUARANTEE: Final = """\
@@ -379,12 +387,18 @@ def _data_card(ones: Demonstrations, title: str) -> str:
     """A README.md in Markdown with the header, in YAML, that `datasets` and the Hugging Face hub read."""
     spent, guarantee = ones.spent, _NO_GUARANTEE
     if spent is not None:
+        noun = unit_noun(next(iter(ones.units), None)) or "unit"
         guarantee = (
-            f"Together they are (ε, δ)-differentially private with ε ≤ {amount_text(spent.epsilon)} and "
-            f"δ = {amount_text(spent.delta)}, for neighbouring data sets under the relation "
+            f"Somebody who was 50 % sure that a given {_cell(noun)} was used for these texts becomes at most "
+            f"{percent_text(1 / (1 + math.exp(-spent.epsilon)))} sure by them, apart from an allowance of "
+            f"δ. Together they are (ε, δ)-differentially private with ε ≤ {epsilon_text(spent.epsilon)} "
+            f"and δ = {delta_text(spent.delta)}, for neighbouring data sets under the relation "
             f"{ones.relation or 'none'}. Any use of them costs no further privacy. What else was "
             "released from the same records adds to this."
         )
+    alike: dict[tuple[str, ...], list[Demonstration]] = {}
+    for one in ones:
+        alike.setdefault(_facts(one), []).append(one)
     return _CARD.format(
         name=json.dumps(title),  # a JSON string is one of YAML too
         size=next((name for limit, name in _SIZES.items() if len(ones) < limit), "1M<n<10M"),
@@ -393,27 +407,23 @@ def _data_card(ones: Demonstrations, title: str) -> str:
         count=counted(len(ones), "synthetic few-shot demonstration"),
         guarantee=guarantee,
         rows="\n".join(
-            f"| {count} | {' | '.join(map(_cell, row))} |" for row, count in Counter(map(_row, ones)).items()
+            f"| {len(some)} | {' | '.join(map(_cell, (*_costs(Demonstrations(some).spent), *facts)))} |"
+            for facts, some in alike.items()
         ),
     )
 
 
-def _row(one: Demonstration) -> tuple[str, ...]:
-    made, spent = one.certificate, one.spent
-    costs = ("no guarantee",) * 2 if spent is None else (amount_text(spent.epsilon), amount_text(spent.delta))
-    if made is None:
-        return *costs, one.relation, "unknown", one.mechanism, "unknown", "unknown", "unknown", "none"
-    hashes = {"model": made.model, "tokenizer": made.tokenizer, "prompt": made.prompt}
-    return (
-        *costs,
-        one.relation,
-        made.unit or "each record",
-        one.mechanism,
-        made.version,
-        made.plan,
-        ", ".join(f"{name} {value or 'unknown'}" for name, value in hashes.items()),
-        "none" if made.reservation is None else f"{made.dataset}, {made.reservation}",
-    )
+def _facts(one: Demonstration) -> tuple[str, ...]:
+    """What those of a row have in common."""
+    made = one.certificate or Certificate("", "unknown", "unknown")
+    writer, account = made.model or "unknown", made.dataset or "none"
+    return one.relation, made.unit or "each record", one.mechanism, made.version, writer, account
+
+
+def _costs(spent: PrivacySpend | None) -> tuple[str, str]:
+    if spent is None:
+        return "no guarantee", "no guarantee"
+    return epsilon_text(spent.epsilon), delta_text(spent.delta)
 
 
 def _cell(text: str) -> str:

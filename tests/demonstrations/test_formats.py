@@ -86,12 +86,23 @@ def test_a_card_states_the_guarantee_and_the_plans(tmp_path: Path) -> None:
     BOTH.to_folder(tmp_path / "new", title='Tickets: "made up" | x')
     card = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
     assert list(Demonstrations.from_jsonl(tmp_path / "new" / "demonstrations.jsonl")) == list(BOTH)
-    assert "ε ≤ 8 and δ = 2e-05" in card
-    for reservation in ("cd" * 16, "ef" * 16):
-        written = "model claimed:model, tokenizer unknown, prompt sha256:12"
-        made = f"customer | gaussian | 0.1.0 | {'ab' * 32} | {written} | tickets, {reservation}"
-        row = f"| 1 | 4 | 1e-05 | zero-out | {made} |"
-        assert row in card.splitlines()
+    assert "50 % sure that a given customer was used for these texts becomes at most 99.9665 % sure" in card
+    assert "ε ≤ 8.0000 and δ = 2e-05" in card
+    row = "| 2 | 8.0000 | 2e-05 | zero-out | customer | gaussian | 0.1.0 | claimed:model | tickets |"
+    assert row in card.splitlines()
+
+
+def test_a_card_has_one_row_for_what_a_run_wrote_from_several_prompts(tmp_path: Path) -> None:
+    """As where some were replaced: they are paid for once."""
+    made = [dataclasses.replace(PAID, plan=f"{n:064}", prompt=f"sha256:{n}", run="aa") for n in range(9)]
+    other = dataclasses.replace(PAID, model="writer:large", run="bb")
+    ones = [dataclasses.replace(ONE, certificate=one) for one in (*made, other)]
+    Demonstrations(ones).to_folder(tmp_path)
+    rows = [line for line in (tmp_path / "README.md").read_text("utf-8").splitlines() if "zero-out |" in line]
+    assert rows == [
+        "| 9 | 4.0000 | 1e-05 | zero-out | customer | gaussian | 0.1.0 | claimed:model | tickets |",
+        "| 1 | 4.0000 | 1e-05 | zero-out | customer | gaussian | 0.1.0 | writer:large | tickets |",
+    ]
 
 
 def test_a_card_claims_nothing_without_a_guarantee(tmp_path: Path) -> None:
