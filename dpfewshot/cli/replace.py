@@ -245,22 +245,28 @@ def _put_in_place(
 ) -> None:
     """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
 
+    What is discarded goes to the end of a second file, from which a line can be put back.
     Lines are found by what they say: an editor may have written the file meanwhile, or have deleted it.
     """
-    out, waiting = line_hashes(discarded), by_label(new)
+    out, waiting, kept_in = line_hashes(discarded), by_label(new), f"{output}.replaced"
     try:
         there = _texts_of(output)
         raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
-        lines = [] if Path(output).exists() else [json_line(one) for one in kept]
+        lines, old = [] if Path(output).exists() else [json_line(one) for one in kept], list[str]()
         for number, one in there.items():
             digest = line_hash(one.as_line())
             if not out[digest]:
                 lines.append(f"{raw[number - 1]}\n")
                 continue
             out[digest] -= 1
+            old.append(f"{raw[number - 1]}\n")
             if waiting.get(one.label):
                 lines.append(json_line(waiting[one.label].pop(0)))
         lines += [json_line(one) for some in waiting.values() for one in some]
+        if old:
+            with write_errors(kept_in), Path(kept_in).open("a", encoding="utf-8") as file:
+                file.writelines(old)
+            stages()(f"the old lines are in {kept_in}")
         with write_errors(output):
             write_whole(output, "".join(lines))
     except DPFewShotError as error:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from dpfewshot.generation.token_loop import TextRequest
 from dpfewshot.sample_data import SUPPORT_TICKETS
 from tests.cli.test_generate import on_terminals
 from tests.cli.test_init import edit, folder, made
+from tests.generation.test_text_writer import answer
 from tests.support.commands import Run, Terminal
+from tests.support.servers import scripted
 
 __all__ = ["folder", "made"]
 
 SHOTS = 2
+AFTERWARDS = ("verify", "replace", "generate --resume", "verify")
 LABELS = SUPPORT_TICKETS.labels or ()
 
 
@@ -116,6 +120,34 @@ def test_named_lines_and_deleted_ones_are_replaced_at_no_cost(generated: Run) ->
         ", replace writes other texts of a finished one, or more once shots are raised, at no cost; plan "
         "--output FILE keeps texts like those above, which is free"
     )
+
+
+def test_a_line_that_was_replaced_may_be_put_back(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpfewshot.backends.chat_writer._SECONDS", 0.1)
+    number = count(1)
+
+    def page(_path: str, _body: dict[str, object]) -> object:
+        return answer(" ".join("my" if next(number) >> bit & 1 else "parcel" for bit in range(6)))
+
+    def settled(*some: str) -> bool:
+        """Whether these lines stay, and agree with the ledger."""
+        return all(made(*words.split())[0] == 0 and lines() == list(some) for words in AFTERWARDS)
+
+    with scripted(page) as server:
+        edit(top_k="# top_k", max_tokens="max_tokens = 8", shots=f"shots = {SHOTS}")
+        edit(text_writer="text_writer = 'large'", text_writer_url=f"text_writer_url = '{server.base_url}'")
+        assert made("generate")[0] == 0
+        first = lines()
+        assert "the old lines are in demos.jsonl.replaced\n" in made("replace", "2", "4")[2]
+        new, old = lines(), Path("demos.jsonl.replaced").read_text().splitlines()
+        assert (old, len({*first, *new})) == ([first[1], first[3]], 12)
+        Path("demos.jsonl").write_text("\n".join([new[0], old[0], *new[2:]]))  # in place of the new one
+        assert settled(new[0], old[0], *new[2:])
+        Path("demos.jsonl").write_text("\n".join([*new, *old]))  # beside it: more than planned
+        assert settled(*new, *old)
+        assert made("replace", "1")[0] == 0
+        assert Path("demos.jsonl.replaced").read_text().splitlines() == [*old, new[0]]
+        assert (len(lines()), made("verify")[0]) == (12, 0)
 
 
 def test_on_a_terminal_texts_are_listed_and_asked_for_until_none_is_named(
