@@ -21,7 +21,7 @@ from dpfewshot.cli.lines import Lines, lines_of
 from dpfewshot.cli.options import takes
 from dpfewshot.cli.plan import account_line
 from dpfewshot.cli.printing import quiet_option, say, stages, warn, wrapped
-from dpfewshot.cli.project import GENERATION, Project
+from dpfewshot.cli.project import GENERATION, Project, refusals
 from dpfewshot.cli.project_file import FILE_NAME
 from dpfewshot.cli.prompt import UNPROTECTED
 from dpfewshot.cli.replace import JUDGE, at_terminal, replace_asked
@@ -165,6 +165,9 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
             f"unfinished, or still runs: {_settings_of(begun[-1])}. Give its options, and its name if it has "
             "one: --resume NAME. Without --resume a new run begins, and is paid for"
         )
+    if synthesizer.account:
+        with refusals(synthesizer.account, None, by_stratum=True):  # before anybody is asked
+            synthesizer.account.check(synthesizer.set_up.account_costs())
     stages()("this account has no such run with these settings: a new one begins, and is paid for")
     return True
 

@@ -200,6 +200,16 @@ def test_generate_asks_for_them_at_its_end(made: Run, monkeypatch: pytest.Monkey
         assert "replace which lines" not in made("generate", *further.split())[2]
 
 
+def test_a_new_run_that_nothing_is_left_for_is_refused_before_a_question(
+    generated: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody_answers(monkeypatch, "y\n")
+    status, _, err = generated("generate", "--resume", "--epsilon", "0.5")
+    assert (status, "a spent budget does not come back" in err, "xhausted" in err) == (3, False, False)
+    assert "does not fit the budget of the account 'tickets': epsilon is short" in err
+    assert ", and nothing is left, for 'generates: Account'; " in err
+
+
 def while_asked(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Change something while the first question stands."""
     asked, changes = replace._asked, [change]  # noqa: SLF001 - between a list and an answer is nothing public
