@@ -143,23 +143,23 @@ class Expected(NamedTuple):
 
     Attributes:
         words: how often a text has each, by token id as in `Features.words`.
-        firsts: token ids of first words, the likeliest first.
+        firsts: the probability that a text begins with each, by token id, the likeliest first.
     """
 
     words: Mapping[int, float] = MappingProxyType({})
-    firsts: Sequence[int] = ()
+    firsts: Mapping[int, float] = MappingProxyType({})
 
     @classmethod
     def of(cls, words: NDArray[np.float64], firsts: NDArray[np.float64], backend: LogprobBackend) -> Expected:
         """The likeliest words, by how often a text of the model has each token, shapes (V,)."""
         likely = _likeliest_words(firsts, backend, subject=False)
         likeliest = islice(_likeliest_words(words, backend, subject=True), EXPECTED)
+        begun = [
+            *islice(likely, EXPECTED_FIRST),
+            *(word for word in islice(likely, LIKELY_FIRST) if word < COMMON),
+        ]
         return cls(
-            {word: float(words[word]) for word in likeliest},
-            [
-                *islice(likely, EXPECTED_FIRST),
-                *(word for word in islice(likely, LIKELY_FIRST) if word < COMMON),
-            ],
+            *({word: float(of[word]) for word in some} for of, some in ((words, likeliest), (firsts, begun)))
         )
 
     def shares(self) -> dict[int, float]:

@@ -62,6 +62,7 @@ class Histogram:
             not of those where noise may have made the difference.
         in_lower_case: whether most texts have no capital letter, as far as is known.
         named: the share of texts that have a name, if it is clear that some have; else 0.
+        habits: as `log_ratios`, of first words that the model writes oftener than the records.
     """
 
     words: Mapping[int, float] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Histogram:
     log_ratios: Mapping[int, float] = field(default_factory=dict)
     in_lower_case: bool = False
     named: float = 0.0
+    habits: Mapping[int, float] = field(default_factory=dict)
 
     def spelled(self, backend: LogprobBackend) -> Histogram:
         """The histogram without tokens that no word is counted by: they are noise."""
@@ -135,7 +137,7 @@ class Histogram:
         )
 
 
-_MAPS: Final = "words", "firsts", "log_ratios"
+_MAPS: Final = "words", "firsts", "log_ratios", "habits"
 """The histogram's fields that are maps from tokens."""
 
 
@@ -149,14 +151,17 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
     noise = scale / steps
     clear_expected = CLEAR_EXPECTED * noise
     least = np.full((2, vocabulary_size), CLEAR * noise)
-    least[0, [*expected.words]] = least[1, expected.firsts[:EXPECTED_FIRST]] = clear_expected
-    least[1, expected.firsts[EXPECTED_FIRST:]] = CLEAR_LIKELY * noise
+    begun = [*expected.firsts]
+    least[0, [*expected.words]] = least[1, begun[:EXPECTED_FIRST]] = clear_expected
+    least[1, begun[EXPECTED_FIRST:]] = CLEAR_LIKELY * noise
     kept = [
         {int(at): float(part[at]) for at in np.flatnonzero(part > some)}
         for part, some in zip((words, firsts), least, strict=True)
     ]
     if np.convolve(lengths, _AROUND, "same").max() <= clear_expected * np.linalg.norm(_AROUND):
         lengths = np.zeros_like(lengths)
+    models = {word: math.sqrt(FIRST) * expected.firsts[word] for word in begun[:EXPECTED_FIRST]}
+    of_firsts = _log_ratios(kept[1], models, clear_expected)
     *marks, capitals, lower = endings.tolist()
     marked, unmarked = sum(marks), capitals + lower
     if unmarked - marked <= clear_expected * math.sqrt(ENDINGS):
@@ -170,6 +175,7 @@ def of_noisy_sum(total: NDArray[np.int64], scale: int, units: int, expected: Exp
         in_lower_case=lower - marked > clear_expected * math.sqrt(1 + len(marks))
         and lower - capitals > clear_expected * math.sqrt(2),
         named=min(1.0, named / math.sqrt(NAME)) if named > clear_expected else 0.0,
+        habits={word: ratio for word, ratio in of_firsts.items() if ratio < 0},
     )
 
 

@@ -103,7 +103,8 @@ class ModelWriter:
     def _go_on(self, one: Candidate, row: Logprobs, style: Style, left: int) -> None:
         """Add a candidate's next token, drawn from the likeliest, or note that there is none."""
         weighed = row.copy()
-        for word, gain in style.gains.items():
+        gains = style.gains if one.tokens else {**style.gains, **style.habits}
+        for word, gain in gains.items():
             if gain < 0 or word not in one.tokens:
                 weighed[word] += gain
         weighed[ending(style.unsaid, one.tokens)] = -np.inf

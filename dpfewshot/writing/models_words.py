@@ -24,8 +24,9 @@ _STUCK: Final = re.compile(r"\b(\w{3,})(?:\W+\1\b){2,}|\w@\w", re.IGNORECASE)
 """A word that is said three times on end, such as "urgent, urgent urgent"; or an e-mail address."""
 
 _RECIPIENT: Final = re.compile(
-    r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our)"
-    r"|here to (?:help|assist)|serv(?:e|ing) you|welcome to our"
+    r"\b(?:(?:can|could|may) (?:I|we) (?:assist|help) you|would you like|contact (?:your|our|support)"
+    r"|here to (?:help|assist)|to assist you|serv(?:e|ing) you|welcome to our"
+    r"|sorry for the|inconvenience|please (?:contact|check your|let us know)|(?:please|and) try again"
     r"|thank you for (?:(?:choos|consider|contact|purchas|shopp|stay)ing"
     r"|your (?:business|loyalty|order|patience|purchase|support|understanding))"
     r"|our (?:[\w-]+ ){0,3}services?|have any (?:other )?questions"

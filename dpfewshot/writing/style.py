@@ -44,6 +44,7 @@ class Style:
 
     Attributes:
         gains: the nats that words gain or lose.
+        habits: those that first words lose.
         words: how many it shall have; None if that is not known.
         marks: whether its sentences end with a mark.
         lower: whether it has no capital letters.
@@ -55,6 +56,7 @@ class Style:
     """
 
     gains: Mapping[int, float] = field(default_factory=dict)
+    habits: Mapping[int, float] = field(default_factory=dict)
     words: int | None = None
     marks: bool = True
     lower: bool = False
@@ -113,6 +115,7 @@ class Styles:
         lower, said_before = histogram.in_lower_case, self.vocabulary.backend.detokenize(prompt).lower()
         style = Style(
             gains=self._gains(histogram),
+            habits=histogram.habits,
             words=words,
             marks=histogram.ends_with_marks and not lower,  # which counts those without a mark
             lower=lower,

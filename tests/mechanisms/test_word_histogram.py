@@ -209,7 +209,7 @@ def test_the_likeliest_words_are_expected():
     counts = np.zeros(model.vocabulary_size)
     counts[[refund, parcel, where, where + 2, 7]] = 1, 2, 3, 4, 5
     expected = Expected.of(counts, counts, model)
-    assert expected == Expected({parcel: 2.0, refund: 1.0}, [where, parcel, refund])
+    assert expected == Expected({parcel: 2.0, refund: 1.0}, {where: 3.0, parcel: 2.0, refund: 1.0})
 
 
 # ---- with a real model -----------------------------------------------------------------------------------

@@ -11,4 +11,4 @@ def summed(texts, expected=NOTHING, *, size=VOCABULARY):
 
 
 def expecting(words, firsts=()):
-    return Expected(dict.fromkeys(words, 0.5), firsts)
+    return Expected(dict.fromkeys(words, 0.5), dict.fromkeys(firsts, 0.01))

@@ -124,3 +124,15 @@ def test_a_words_log_ratio_says_how_much_oftener_the_records_have_it():
     total = summed(texts, expected)
     noisy = of_noisy_sum(total, _core.grid * 100, 100, expected).log_ratios  # what is not clear may be there
     assert not noisy
+
+
+def test_first_words_that_the_records_have_more_rarely_than_the_model_are_its_habits():
+    """What is not clear may be as common as what just is, which is 2.5 times the noise."""
+    expected = Expected(firsts={2: 0.5, 3: 0.15, 4: 0.1, 5: 0.02})
+    texts = [Features(frozenset(), first, 4, 1) for first in (2, 3, 3, 6, 6, 7, 8, 9, 10, 11)] * 10
+    noiseless = of_noisy_sum(summed(texts), 0, 100, expected)
+    assert noiseless.habits == {2: pytest.approx(math.log(0.1 / 0.5)), 4: -3, 5: -3}
+    scale = round(100 * math.sqrt(0.35) * 0.05 / 2.5 * _core.grid)
+    noisy = of_noisy_sum(summed(texts), scale, 100, expected).habits
+    assert noisy == {2: pytest.approx(math.log(0.1 / 0.5)), 4: pytest.approx(math.log(0.05 / 0.1))}
+    assert Histogram.from_dict(noiseless.as_dict()) == noiseless

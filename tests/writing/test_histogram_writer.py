@@ -44,7 +44,7 @@ def test_odd_answers_are_expected_as_far_as_they_go_and_warn_of_nothing():
     prompts = PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund")
     request = PublicRequest(prompts=prompts, max_tokens=3)
     expected = writer.expected(request)
-    assert expected == Expected(firsts=[0, 3, 4, 5, 6, 7])  # these are no subjects
+    assert expected == Expected(firsts=dict.fromkeys([0, 3, 4, 5, 6, 7], 1.0))  # these are no subjects
 
 
 @pytest.mark.parametrize("possible", [True, False])
@@ -125,6 +125,20 @@ def test_texts_begin_with_known_first_words_by_their_shares_or_as_often_as_the_r
     assert writer.styles.beginning(replace(histogram, firsts={})) == []
 
 
+def test_first_words_of_the_model_lose_what_the_records_have_more_rarely():
+    """Only as first words; temperature 0.7 takes e^(-3/0.7) for e^-3."""
+    model = dpf.backends.Scripted([" Hi", " Where", "\n"], lambda _: [0.5, 0.45, 0.05])
+    writer = HistogramWriter(model, SUPPORT_TICKETS)
+    request = PublicRequest(
+        prompts=PromptWriter(SUPPORT_TICKETS, model, 20).for_label("Refund"), max_tokens=2
+    )
+    begun = [writer.model.begun() for _ in range(1000)]
+    written = writer.model.written(begun, request, Style(habits={0: -3.0}))
+    firsts, seconds = (Counter(one.tokens[place : place + 1][0] for one in written) for place in (0, 1))
+    assert firsts[0] < 100 < firsts[1]
+    assert seconds[0] > 400
+
+
 def test_what_ends_a_text_is_no_word_and_what_is_excluded_is_no_token():
     model = dpf.backends.Scripted([" where", " is", "\n"], lambda _: [0.3, 0.3, 0.4], end_token_ids={0})
     flat = Histogram({}, {0: 0.5, 1: 0.5}, FLAT, [1.0] * 4, {})
@@ -181,6 +195,13 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " subject: a bill",
         " thank you for your patience",
         " I'm here to help",
+        " to assist you",
+        " Sorry for the loss of my phone",
+        " any inconvenience",
+        " contact support",
+        " please check your card",
+        " please let us know",
+        " check the card and try again",
     ]
     words += [
         " the client's",
@@ -203,6 +224,9 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " unable to provide my receipt",
         " I do not have access",
         " (first name unknown)",
+        " please check my bill",
+        " I will try again",
+        " contact customer support",
         *refusals,
         ".",
         "\n",
@@ -215,7 +239,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 50, *[0] * 20, *[24] * 3]
+    assert flaws == [0, *[8] * 57, *[0] * 23, *[24] * 3]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
