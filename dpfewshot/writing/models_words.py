@@ -15,7 +15,7 @@ _PLACE: Final = re.compile(
     r"\[|\((?i:(?:(?:your|full|[\w ]+'s) )?(?:address|age|date|gender|location|name|time)(?: of \w+)?)\)"
     r"|<(?i:[a-z ]*name[a-z ]*)>|1234|\b[Ss]ubject:|\bAnytown\b|\bTicket (?:ID|Number)"
     r"|[Xx]{3}|X(?:YZ|yz)|\b(?:[Yy]our|[Ee]xample|[Ss]ample)[-_]\w|\b(?:lib)?foo(?:bar)?\b|\blib-?example"
-    r"|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
+    r"|\bQwen\b|\bDr\.? ?X\b|\b[A-Z][a-z]+ Name\b|\bABC C|\bJ(?:ohn|ane) Doe|example\.com"
     r"|\bM(?:r|rs|s)\.?(?:/|,)|\b(?:Player|Person|Company|(?i:team|account|city|currency)) [A-EX-Z]\b"
 )
 """Places for a name or a number, and parts of a form: "Dear [name]", "Mr./Mrs.", "card 12345678"."""

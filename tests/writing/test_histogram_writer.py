@@ -199,6 +199,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         " Sorry for the loss of my phone",
         " any inconvenience",
         " contact support",
+        " thanks, Qwen",
         " please check your card",
         " please let us know",
         " check the card and try again",
@@ -239,7 +240,7 @@ def test_a_text_with_a_models_words_is_behind_all_others():
         for token in (len(words) - 2, len(words) - 1):
             one.add(token, -1.0)
     flaws = [one.flaws([], Style()) for one in written]
-    assert flaws == [0, *[8] * 57, *[0] * 23, *[24] * 3]
+    assert flaws == [0, *[8] * 58, *[0] * 23, *[24] * 3]
 
 
 def test_a_text_that_says_what_an_earlier_one_does_is_behind_others():
