@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from codecs import BOM_UTF8
 from collections import Counter
 from contextlib import suppress
 from io import FileIO
@@ -115,7 +116,8 @@ def lines_of(path: str | None) -> Counter[bytes]:
     if path is None or not Path(path).is_file():
         return Counter()
     with write_errors(path):  # editors differ in ends
-        return Counter(filter(None, map(bytes.strip, Path(path).read_bytes().splitlines())))
+        text = Path(path).read_bytes().removeprefix(BOM_UTF8)
+        return Counter(filter(None, map(bytes.strip, text.splitlines())))
 
 
 def _is_at(path: Path, file: FileIO) -> bool:

@@ -29,6 +29,10 @@ quiet_option: Decorator = click.option(
 """For a command with `cli.options.takes`, which leaves the value to `stages`."""
 
 
+_NARROWEST: Final = 20
+"""Characters of the shortest lines: a terminal may state none."""
+
+
 def stages() -> Callable[[str], None]:
     """Return what prints the stages of the running command, on any thread; nothing with --quiet.
 
@@ -50,7 +54,7 @@ def wrapped(text: str, *, err: bool = False) -> str:
     """Break long lines between words if they go to a terminal, which would break words."""
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
-    width = shutil.get_terminal_size().columns - 1
+    width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
     return "\n".join(
         textwrap.fill(
             line,

@@ -17,11 +17,11 @@ from dpfewshot.account.ledger import BudgetLedger
 from dpfewshot.certificates import line_hash
 from dpfewshot.cli.lines import Lines
 from dpfewshot.cli.options import takes
-from dpfewshot.cli.printing import quiet_option, say, stages
+from dpfewshot.cli.printing import quiet_option, say, stages, warn
 from dpfewshot.cli.project import GENERATION, Project
 from dpfewshot.demonstrations import Demonstrations, json_line, line_hashes, numbered_lines
 from dpfewshot.errors import BudgetExceeded, DPFewShotError, InvalidPlan, LedgerError
-from dpfewshot.runtime.files import write_errors, write_whole
+from dpfewshot.runtime.files import read_text, write_errors, write_whole
 from dpfewshot.values import Demonstration, by_label, counted, on_one_line
 
 if TYPE_CHECKING:
@@ -245,10 +245,9 @@ def _put_in_place(
 ) -> None:
     """Rewrite the file: a new text stands where one of its label was discarded, and others at the end.
 
-    What is discarded goes to the end of a second file, from which a line can be put back.
     Lines are found by what they say: an editor may have written the file meanwhile, or have deleted it.
     """
-    out, waiting, kept_in = line_hashes(discarded), by_label(new), f"{output}.replaced"
+    out, waiting = line_hashes(discarded), by_label(new)
     try:
         there = _texts_of(output)
         raw = Path(output).read_text(encoding="utf-8-sig").split("\n") if there else []
@@ -259,18 +258,27 @@ def _put_in_place(
                 lines.append(f"{raw[number - 1]}\n")
                 continue
             out[digest] -= 1
-            old.append(f"{raw[number - 1]}\n")
+            old.append(raw[number - 1])
             if waiting.get(one.label):
                 lines.append(json_line(waiting[one.label].pop(0)))
         lines += [json_line(one) for some in waiting.values() for one in some]
         if old:
-            with write_errors(kept_in), Path(kept_in).open("a", encoding="utf-8") as file:
-                file.writelines(old)
-            stages()(f"the old lines are in {kept_in}")
+            _keep(old, f"{output}.replaced")
         with write_errors(output):
             write_whole(output, "".join(lines))
     except DPFewShotError as error:
         raise DPFewShotError(f"{error}. {_RECORDED}") from None
+
+
+def _keep(old: Sequence[str], path: str) -> None:
+    """Add lines to a file of those that were taken out, from which a user can put one back."""
+    try:
+        there = read_text(path, DPFewShotError).split("\n") if Path(path).is_file() else []
+        with write_errors(path):
+            write_whole(path, "".join(f"{line}\n" for line in dict.fromkeys([*there, *old]) if line))
+        stages()(f"the old lines are in {path}")
+    except DPFewShotError as error:  # their texts are in the ledger
+        warn(f"the old lines are not kept: {error}")
 
 
 def _asked(texts: Mapping[int, Demonstration], known: Collection[Demonstration]) -> frozenset[int]:

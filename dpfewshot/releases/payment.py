@@ -37,9 +37,9 @@ from dpfewshot.values import (
 )
 
 _ADDS: Final = (
-    "; it adds to what the texts cost, since no records are kept for choosing: holdout is 0, or no plan with "
-    "the same holdout came first. Judge the texts by reading them, or raise the budget (dpfewshot ledger "
-    "change-budget). With holdout 0.2 from the first generate on, choosing costs nothing further"
+    "; it adds to what the texts cost, since no records are kept for choosing: holdout is 0, or not the one "
+    "that texts were generated with, by which choosing costs nothing further. If theirs is 0, judge the "
+    "texts by reading them, or raise the budget (dpfewshot ledger change-budget)"
 )
 
 

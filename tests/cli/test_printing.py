@@ -45,6 +45,8 @@ def test_a_terminal_breaks_no_word(
     assert " ".join(told).split() == f"plan {line}".split()
     assert run(["plan", "--epsilon", "nought"]) == 2
     assert max(map(len, capsys.readouterr().err.splitlines())) < 40
+    monkeypatch.setenv("COLUMNS", "1")
+    assert run(["plan", "--epsilon", "nought"]) == 2
 
 
 def in_python(said: str) -> list[str]:

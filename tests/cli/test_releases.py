@@ -208,9 +208,9 @@ def test_without_a_holdout_both_add(command: Run) -> None:
     status, out, _ = command(*CHOOSE, *GOOD, *ACCOUNT, "--json")
     assert (status, json.loads(out)["total"]["epsilon"] > 3.9) == (0, True)
     told = command(*CHOOSE, *GOOD, *ACCOUNT)
-    kept = "it adds to what the texts cost, since no records are kept for choosing: holdout is 0, or no plan"
+    kept = "it adds to what the texts cost, since no records are kept for choosing: holdout is 0, or not"
     assert_bad_input(told, kept, status=3)
-    assert "Judge the texts by reading them, or raise the budget" in told[2]
+    assert "If theirs is 0, judge the texts by reading them, or raise the budget" in told[2]
 
 
 @pytest.mark.parametrize(
