@@ -145,6 +145,8 @@ def test_a_line_that_was_replaced_may_be_put_back(made: Run, monkeypatch: pytest
         assert settled(new[0], old[0], *new[2:])
         Path("demos.jsonl").write_text("\n".join([*new, *old]))  # beside it: more than planned
         assert settled(*new, *old)
+        Path("demos.jsonl").write_text("\n".join([*new, *old]), encoding="utf-8-sig")  # as some editors do
+        assert (made("generate", "--resume")[0], len(lines())) == (0, 12)
         Path("demos.jsonl.replaced").write_text("\r\n".join([*old, new[0]]))  # in a failed round, say
         assert made("replace", "1")[0] == 0
         assert Path("demos.jsonl.replaced").read_text().splitlines() == [*old, new[0]]
