@@ -131,11 +131,11 @@ def accuracy() -> Lines:
     """What the picture shows, in the mean of its tasks."""
     return [
         (
-            f"On average, accuracy at ε = 1 is {gained(OURS, 1.0, ZERO_SHOT):.1f} points above no examples, and "
-            f"{gained(OURS, 1.0, NO_RECORDS):.1f} above examples without data; real records are "
-            f"{gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f} above these. Two [runs](docs/decisions/histogram.md#in-use) "
-            f"of one kind differ by up to {spread():.0f} points. [`choose`](docs/how-to/choose.md) measures it on your "
-            "task, privately."
+            f"On average, accuracy in labelling at ε = 1 is {gained(OURS, 1.0, ZERO_SHOT):.1f} points above no examples, and "
+            f"{gained(OURS, 1.0, NO_RECORDS):.1f} above examples without data, on which real "
+            f"records gain {gained(NON_PRIVATE_SAMPLE, None, NO_RECORDS):.1f}. One set of "
+            f"examples may be [{spread():.0f} points](docs/decisions/histogram.md#in-use) better than another of its kind: "
+            "[`choose`](docs/how-to/choose.md) tests yours, privately."
         )
     ]
 
@@ -158,7 +158,7 @@ def peers() -> Lines:
         (
             "Beside [published methods](docs/comparison.md) at equal certified ε, our token-by-token mechanism (not the "
             f"default) was better in {behind} of {measured} comparisons on three tasks (95 %), and worse in "
-            f"{len(leading) or 'none'}; on MIT-G, Tang et al. lead by 8 to 10 points from ε = 2, significantly at ε = 8."
+            f"{len(leading) or 'none'}. On a fourth, MIT-G, Tang et al. lead by 8 to 10 points from ε = 2, significantly at ε = 8."
         )
     ]
 
