@@ -197,6 +197,7 @@ def test_a_demonstration_evaluates_so_many_tokens(fresh, tokens_per_draw):
     largest = dpf.mechanisms.ReportNoisyMax()
     budget = {"budget": dpf.PrivacyBudget(epsilon=1000, delta=1e-5), "mechanism": largest}
     made = synthesizer(fresh, COLOURS, WORDS, TOKENS, tokens_per_draw=tokens_per_draw, **budget)
+    fresh.prepare(tokens_per_draw)  # its checks evaluate, too, where no earlier process has made them
     with evaluated() as count:
         released = made.generate("Colour").token_count
     writer = PromptWriter(COLOURS, fresh, 100)
