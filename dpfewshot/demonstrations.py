@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -23,6 +22,7 @@ from dpfewshot.tasks.layout import TextLayout, on_one_line
 from dpfewshot.values import (
     Demonstration,
     PrivacySpend,
+    believed,
     counted,
     delta_text,
     epsilon_text,
@@ -390,7 +390,7 @@ def _data_card(ones: Demonstrations, title: str) -> str:
         noun = unit_noun(next(iter(ones.units), None)) or "unit"
         guarantee = (
             f"Somebody who was 50 % sure that a given {_cell(noun)} was used for these texts becomes at most "
-            f"{percent_text(1 / (1 + math.exp(-spent.epsilon)))} sure by them, apart from an allowance of "
+            f"{percent_text(believed(0.5, spent.epsilon))} sure by them, apart from an allowance of "
             f"δ. Together they are (ε, δ)-differentially private with ε ≤ {epsilon_text(spent.epsilon)} "
             f"and δ = {delta_text(spent.delta)}, for neighbouring data sets under the relation "
             f"{ones.relation or 'none'}. Any use of them costs no further privacy. What else was "

@@ -302,6 +302,15 @@ def amount_text(number: float) -> str:
     return repr(number).removesuffix(".0")
 
 
+_LARGEST_EXPONENT: Final = 700.0
+
+
+def believed(prior: float, epsilon: float) -> float:
+    """How sure a reader of the texts may become who was this sure before: odds grow e^ε times, δ aside."""
+    odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior
+    return odds / (1 - prior + odds)
+
+
 def epsilon_text(epsilon: float) -> str:
     """ε to four decimals, rounded up: the printed number is an upper bound too."""
     whole, decimals = divmod(math.ceil(Fraction(repr(float(epsilon))) * 10**4), 10**4)

@@ -30,6 +30,7 @@ from dpfewshot.errors import BudgetExceeded, DPFewShotError, LedgerError
 from dpfewshot.values import (
     Demonstration,
     amount_text,
+    believed,
     counted,
     epsilon_text,
     on_one_line,
@@ -165,7 +166,7 @@ def _begins(synthesizer: Synthesizer, resume: Literal[True] | str) -> bool:
             f"unfinished, or still runs: {_settings_of(begun[-1])}. Give its options, and its name if it has "
             "one: --resume NAME. Without --resume a new run begins, and is paid for"
         )
-    if synthesizer.account:
+    if synthesizer.account is not None:
         with refusals(synthesizer.account, None, by_stratum=True):  # before anybody is asked
             synthesizer.account.check(synthesizer.set_up.account_costs())
     stages()("this account has no such run with these settings: a new one begins, and is paid for")
@@ -249,7 +250,6 @@ def _tell_next(project: Project, synthesizer: Synthesizer) -> None:
 def _naming_resume(project: Project, there: int) -> Iterator[None]:
     """Make a refusal for lack of budget name first what is free: to resume a run, or to replace its texts."""
     from dpfewshot.account.rule import Admission
-    from dpfewshot.planning.plan import believed
 
     try:
         yield

@@ -27,7 +27,7 @@ from dpfewshot.cli.project import HOLDOUT, Data, Project
 from dpfewshot.cli.project_file import FILE_NAME, parsed
 from dpfewshot.errors import BackendError, DPFewShotError, InvalidRecords, LedgerError
 from dpfewshot.runtime.files import write_errors, write_whole
-from dpfewshot.values import Records, counted, on_one_line, percent_text, plural, unit_noun
+from dpfewshot.values import Records, believed, counted, on_one_line, percent_text, plural, unit_noun
 
 NONE: Final = "none"
 """The answer for no column of a unit."""
@@ -262,8 +262,6 @@ def init(*, file: str, yes: bool, force: bool, as_json: bool, **given: Any) -> N
 
 
 def _in_words(project: Project) -> Iterator[str]:
-    from dpfewshot.planning.plan import believed
-
     data, task, epsilon = project.data, project.task, project.budget.epsilon
     noun = unit_noun(data.unit)
     whose = "each record is protected alone"
@@ -361,8 +359,6 @@ def _needed(kind: Any, answer: Any) -> Any:
 
 def _how_private(sizes: Mapping[str, int], noun: str) -> str:
     """What the usual values of epsilon protect, and what they take."""
-    from dpfewshot.planning.plan import believed
-
     people, numbers = plural(noun), sizes.values()
     labels = counted(len(sizes), "label")
     usual = (

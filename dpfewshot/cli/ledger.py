@@ -19,7 +19,7 @@ from dpfewshot.cli.options import takes
 from dpfewshot.cli.printing import FAILED, Decorator, aligned, say, warn
 from dpfewshot.cli.project import Project
 from dpfewshot.errors import DPFewShotError, LedgerError
-from dpfewshot.values import PrivacyBudget, amount_text, counted, on_one_line, percent_text
+from dpfewshot.values import PrivacyBudget, amount_text, believed, counted, on_one_line, percent_text
 
 if TYPE_CHECKING:
     from dpfewshot.account.account import Account
@@ -210,8 +210,6 @@ def change_budget(*, project: Project, as_json: bool) -> None:
     Example:
       dpfewshot ledger change-budget --ledger sqlite:///budget.db --account tickets --epsilon 4 --delta 1e-5
     """
-    from dpfewshot.planning.plan import believed
-
     with _account(project) as account:
         before = account.budget.epsilon
         account.change_budget(_budget(project))

@@ -23,6 +23,7 @@ from dpfewshot.runtime.files import write_errors
 from dpfewshot.values import (
     PrivacySpend,
     amount_text,
+    believed,
     counted,
     delta_text,
     duration_text,
@@ -212,8 +213,6 @@ def account_line(named: AccountName, account: Account | None, synthesizer: Synth
 
 def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
     """What the texts of this plan and of earlier ones tell together, if there were any."""
-    from dpfewshot.planning.plan import believed
-
     if in_all is None or not before.epsilon:
         return ""
     sure = percent_text(believed(0.5, in_all.epsilon))
@@ -222,8 +221,6 @@ def _together(before: PrivacySpend, in_all: PrivacySpend | None) -> str:
 
 def _remedies(plan: GenerationPlan, needed: Enough, unit: str | None) -> Iterator[str]:
     """What would be enough for texts that read well, where these do not."""
-    from dpfewshot.planning.plan import believed
-
     settings = plan.settings
     whose, of_each = "records of " * (unit is not None), " of each label" if needed.scope else ""
     epsilon = math.ceil(100 * (needed.epsilon or 0)) / 100

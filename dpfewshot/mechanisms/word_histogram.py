@@ -159,7 +159,7 @@ class Expected(NamedTuple):
             *(word for word in islice(likely, LIKELY_FIRST) if word < COMMON),
         ]
         return cls(
-            *({word: float(of[word]) for word in some} for of, some in ((words, likeliest), (firsts, begun)))
+            {word: float(words[word]) for word in likeliest}, {word: float(firsts[word]) for word in begun}
         )
 
     def shares(self) -> dict[int, float]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dpfewshot.planning.plan import GenerationPlan, believed, noisy_strata, reading
+from dpfewshot.planning.plan import GenerationPlan, noisy_strata, reading
 from dpfewshot.values import (
     Relation,
+    believed,
     counted,
     delta_text,
     duration_text,

@@ -19,6 +19,7 @@ from dpfewshot.planning.settings import FIXED_SIZE, PlanSettings
 from dpfewshot.values import (
     PrivacySpend,
     Relation,
+    believed,
     counted,
     delta_text,
     epsilon_text,
@@ -54,14 +55,6 @@ HARDLY_PROTECTS: Final = 2 * math.log(99)
 """The ε above which somebody who is 1 % sure of a unit's presence may become more than 99 % sure, about 9.19.
 
 From "almost surely not" to "almost surely" is all that a reader can want to learn."""
-
-_LARGEST_EXPONENT: Final = 700.0
-
-
-def believed(prior: float, epsilon: float) -> float:
-    """How sure a reader of the texts may become who was this sure before: odds grow e^ε times, δ aside."""
-    odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior
-    return odds / (1 - prior + odds)
 
 
 def epsilon_warnings(plan: GenerationPlan) -> list[str]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from dpfewshot import __version__
 from dpfewshot.account.scopes import scope_text
 from dpfewshot.errors import needs_extra
-from dpfewshot.planning.plan import HARDLY_PROTECTS, believed
+from dpfewshot.planning.plan import HARDLY_PROTECTS
 from dpfewshot.report.contents import Contents
 from dpfewshot.report.promise import factor_text
-from dpfewshot.values import by_label, delta_text, epsilon_text, percent_text, unit_noun
+from dpfewshot.values import believed, by_label, delta_text, epsilon_text, percent_text, unit_noun
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -132,9 +132,8 @@ class Histogram:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Histogram:
         """The histogram that `as_dict` made this from."""
-        return cls(
-            **{**told, **{name: {int(key): each for key, each in told[name].items()} for name in _MAPS}}
-        )
+        maps = {name: {int(key): each for key, each in told[name].items()} for name in _MAPS if name in told}
+        return cls(**{**told, **maps})
 
 
 _MAPS: Final = "words", "firsts", "log_ratios", "habits"

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfewshot.planning.plan import believed
 from dpfewshot.report.promise import Promise, factor_text
-from dpfewshot.values import Relation, percent_text
+from dpfewshot.values import Relation, believed, percent_text
 
 BUDGETS = [(0.0, 0.0), (0.5, 1e-5), (1.0, 0.01), (4.0, 1e-5), (8.0, 0.3), (60.0, 0.0)]
 

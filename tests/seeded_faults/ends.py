@@ -78,7 +78,7 @@ ENDS = (
         "tests/records/test_reading.py",
     ),
     Fault(
-        "dpfewshot/planning/plan.py",
+        "dpfewshot/values.py",
         "odds = math.exp(min(epsilon, _LARGEST_EXPONENT)) * prior",
         "odds = math.exp(min(epsilon, 9.0)) * prior",
         "a plan's odds bound what a reader may learn",

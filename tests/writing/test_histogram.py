@@ -136,3 +136,9 @@ def test_first_words_that_the_records_have_more_rarely_than_the_model_are_its_ha
     noisy = of_noisy_sum(summed(texts), scale, 100, expected).habits
     assert noisy == {2: pytest.approx(math.log(0.1 / 0.5)), 4: pytest.approx(math.log(0.05 / 0.1))}
     assert Histogram.from_dict(noiseless.as_dict()) == noiseless
+
+
+def test_a_count_that_was_paid_for_before_there_were_habits_is_read():
+    told = Histogram({7: 0.5}, {5: 0.2}).as_dict()
+    del told["habits"]
+    assert Histogram.from_dict(told) == Histogram({7: 0.5}, {5: 0.2})
